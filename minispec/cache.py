@@ -1,0 +1,85 @@
+"""The key-value cache: memory of what the model has read, which speculation must be able to take back.
+
+    cache.lengths[0] = 7        # row 0 forgets all but its first seven tokens: that is a rewind
+
+Room for every token is set aside once. Each row has its own length, since the rows of a batch accept drafts of different
+lengths; what lies beyond a row's length is never read, so forgetting costs nothing. Between rounds the cache holds
+every committed token but the last one, which is pending: the next pass feeds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class KVCache:
+    """Keys and values [layers, rows, kv_heads, capacity + 1, head_dim]; the extra slot takes what padding writes."""
+
+    def __init__(self, shape: tuple[int, int, int, int, int], dtype: torch.dtype, device: torch.device):
+        layers, rows, kv_heads, self.capacity, head_dim = shape
+        full = (layers, rows, kv_heads, self.capacity + 1, head_dim)
+        self.keys = torch.zeros(full, dtype=dtype, device=device)
+        self.values = torch.zeros(full, dtype=dtype, device=device)
+        self.lengths = [0] * rows
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes
+
+    def reserve(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Make room for `tokens` [rows, time] (-1 pads): the slot of each, and what each may see [rows, time, keys].
+
+        Lengths grow here. Raises ValueError when a row would grow beyond the capacity.
+        """
+        rows, time = tokens.shape
+        before = torch.tensor(self.lengths, device=tokens.device)[:, None]  # [rows, 1]
+        real = tokens >= 0
+        counts = real.sum(1).tolist()
+        self.lengths = [n + count for n, count in zip(self.lengths, counts, strict=True)]
+        self.end = max(self.lengths)
+        if self.end > self.capacity:
+            raise ValueError(f"the cache has room for {self.capacity} tokens a row, and a row needs {self.end}")
+        slots = torch.where(real, before + torch.arange(time, device=tokens.device), self.capacity)
+        self.one_slice = min(counts) == time and min(self.lengths) == self.end
+        if time == 1 and self.one_slice:
+            return slots, None  # a single new token sees everything
+        new = torch.arange(self.end, device=tokens.device) - before  # [rows, keys]: which new token a slot holds
+        if mask is None:
+            mask = torch.ones(time, time, dtype=torch.bool, device=tokens.device).tril().expand(rows, -1, -1)
+        column = new.clamp(0, time - 1)[:, None].expand(-1, time, -1)
+        seen = mask.gather(2, column) & (new >= 0)[:, None] & (new < time)[:, None]
+        return slots, seen | (new < 0)[:, None]  # [rows, time, keys]
+
+    def write(self, layer: int, keys: Tensor, values: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Store one layer's new keys and values [rows, kv_heads, time, head_dim]; return all up to the longest row."""
+        for store, new in ((self.keys[layer], keys), (self.values[layer], values)):
+            if self.one_slice:
+                store[:, :, self.end - new.shape[2] : self.end] = new
+            else:
+                rows = torch.arange(len(slots), device=slots.device)[:, None]
+                store[rows, :, slots] = new.transpose(1, 2)
+        return self.keys[layer, :, :, : self.end], self.values[layer, :, :, : self.end]
+
+    def keep(self, starts: Sequence[int], paths: Tensor) -> None:
+        """Of each row's slots from `starts` on, keep those in `paths` [rows, depth] (offsets; -1 pads), in that order.
+
+        This is how a path of a tree stays and the rest of the tree goes: one gather, then a length.
+        """
+        first = torch.tensor(starts)[:, None]  # [rows, 1]
+        depth = torch.arange(paths.shape[1])
+        moved = (paths >= 0) & (paths != depth)
+        if moved.any():
+            source = torch.where(paths >= 0, first + paths, self.capacity).to(self.keys.device)
+            target = torch.where(paths >= 0, first + depth, self.capacity).to(self.keys.device)
+            rows = torch.arange(len(paths), device=self.keys.device)[:, None]
+            for store in (self.keys, self.values):
+                store[:, rows, :, target] = store[:, rows, :, source]
+        self.lengths = [start + int(n) for start, n in zip(starts, (paths >= 0).sum(1), strict=True)]
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        """Go on with `rows` only: the others have finished."""
+        self.keys, self.values = self.keys[:, list(rows)], self.values[:, list(rows)]
+        self.lengths = [self.lengths[row] for row in rows]
