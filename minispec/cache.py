@@ -44,6 +44,9 @@ class KVCache:
             raise ValueError(f"the cache has room for {self.capacity} tokens a row, and a row needs {self.end}")
         slots = torch.where(real, before + torch.arange(time, device=tokens.device), self.capacity)
         self.one_slice = min(counts) == time and min(self.lengths) == self.end
+        # Views of all layers at once, as a view costs time: where new tokens go, and all that is read.
+        self.new = [store[:, :, :, self.end - time : self.end].unbind() for store in (self.keys, self.values)]
+        self.seen = [store[:, :, :, : self.end].unbind() for store in (self.keys, self.values)]
         if time == 1 and self.one_slice:
             return slots, None  # a single new token sees everything
         new = torch.arange(self.end, device=tokens.device) - before  # [rows, keys]: which new token a slot holds
@@ -55,13 +58,14 @@ class KVCache:
 
     def write(self, layer: int, keys: Tensor, values: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Store one layer's new keys and values [rows, kv_heads, time, head_dim]; return all up to the longest row."""
-        for store, new in ((self.keys[layer], keys), (self.values[layer], values)):
-            if self.one_slice:
-                store[:, :, self.end - new.shape[2] : self.end] = new
-            else:
-                rows = torch.arange(len(slots), device=slots.device)[:, None]
-                store[rows, :, slots] = new.transpose(1, 2)
-        return self.keys[layer, :, :, : self.end], self.values[layer, :, :, : self.end]
+        if self.one_slice:
+            self.new[0][layer].copy_(keys)
+            self.new[1][layer].copy_(values)
+        else:
+            rows = torch.arange(len(slots), device=slots.device)[:, None]
+            self.keys[layer][rows, :, slots] = keys.transpose(1, 2)
+            self.values[layer][rows, :, slots] = values.transpose(1, 2)
+        return self.seen[0][layer], self.seen[1][layer]
 
     def keep(self, starts: Sequence[int], paths: Tensor) -> None:
         """Of each row's slots from `starts` on, keep those in `paths` [rows, depth] (offsets; -1 pads), in that order.
@@ -80,6 +84,9 @@ class KVCache:
         self.lengths = [start + int(n) for start, n in zip(starts, (paths >= 0).sum(1), strict=True)]
 
     def keep_rows(self, rows: Sequence[int]) -> None:
-        """Go on with `rows` only: the others have finished."""
-        self.keys, self.values = self.keys[:, list(rows)], self.values[:, list(rows)]
+        """Go on with `rows` only, in that order, where rows[i] >= i: what has finished is overwritten by what has not."""
+        for new, old in enumerate(rows):
+            if new != old:
+                self.keys[:, new], self.values[:, new] = self.keys[:, old], self.values[:, old]
+        self.keys, self.values = self.keys[:, : len(rows)], self.values[:, : len(rows)]
         self.lengths = [self.lengths[row] for row in rows]

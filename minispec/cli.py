@@ -78,6 +78,17 @@ def build_parser() -> argparse.ArgumentParser:
     generate.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
     add_model_options(generate)
     generate.set_defaults(run=run_generate)
+
+    train = commands.add_parser("train", help="make the text that drafters learn from")
+    stages = train.add_subparsers(dest="stage", required=True, metavar="STAGE", parser_class=Parser)
+    data = stages.add_parser("data", help="let the target answer prompts of eight kinds; run again, it goes on")
+    data.add_argument("--out", default="training/text.npz", metavar="FILE", help="default: training/text.npz")
+    data.add_argument("--tokens", type=int, default=3_000_000, metavar="N", help="answer tokens (default: 3,000,000)")
+    data.add_argument("--batch", type=int, default=96, metavar="N", help="answers at a time, a multiple of 8 (default: 96)")
+    data.add_argument("--max-new-tokens", type=int, default=256, metavar="N")
+    data.add_argument("--seed", type=int, default=0, metavar="S")
+    add_model_options(data)
+    data.set_defaults(run=run_train_data)
     return parser
 
 
@@ -236,3 +247,20 @@ def run_demo(args: argparse.Namespace) -> None:
         print(f"{method:<16}{tokens:>8}{passes:>8}{trace.tokens_per_pass:>15.2f}{trace.ttft_s:>11.2f} s{rate:>17}")
     dtype = str(lm.model.dtype).removeprefix("torch.")
     print(f"\n{lm.name}, {dtype}, on {lm.model.device}. A pass reads the whole model, whether for one token or for several.")
+
+
+def run_train_data(args: argparse.Namespace) -> None:
+    check_budget(args.max_new_tokens)
+    if args.tokens < 1 or args.batch < 8 or args.batch % 8:
+        raise ValueError("--tokens must be 1 or more, and --batch a multiple of 8")
+    from pathlib import Path
+
+    from minispec import hub
+    from minispec.train.data import write_corpus
+
+    file = Path(args.out)
+    if not file.parent.is_dir():
+        raise ValueError(f"the folder {file.parent} does not exist; make it first")
+    lm = hub.load(args.model, args.device, args.dtype)
+    corpus = write_corpus(lm, file, args.tokens, args.batch, args.max_new_tokens, args.seed)
+    print(f"{file}: {len(corpus.texts)} texts, {corpus.tokens} answer tokens, {file.stat().st_size / 1e6:.1f} MB")

@@ -102,7 +102,7 @@ class Decoder:
         self.dice = Dice(sampling, range(seed, seed + len(self.requests)))
         self.layers = drafter.layers if drafter else ()
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def run(self) -> Iterator[dict[int, int | Round]]:
         """Yields, for each row that is still active, its first token, then its rounds: {row: token or Round}."""
         numbers = {id(request): i for i, request in enumerate(self.requests)}
@@ -224,8 +224,13 @@ class Decoder:
         return n
 
     def drop_finished(self) -> list[int]:
-        """Let the rows that ended go, so that they cost nothing more; the rows that go on."""
-        rows = [i for i, request in enumerate(self.active) if request.finish_reason is None]
+        """Let the rows that ended go, so that they cost nothing more; the rows that go on, in their new order.
+
+        The last rows move into the gaps: that copies one row of the cache for each that ended, not the whole cache.
+        """
+        going = [i for i, request in enumerate(self.active) if request.finish_reason is None]
+        movers = [i for i in going if i >= len(going)]
+        rows = [i if self.active[i].finish_reason is None else movers.pop() for i in range(len(going))]
         if len(rows) < len(self.active):
             self.active = [self.active[row] for row in rows]
             self.cache.keep_rows(rows)

@@ -224,7 +224,7 @@ def toy(
     from transformers import LlamaConfig
 
     shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    settings = {**shape, "num_key_value_heads": 2, "max_position_embeddings": 128, "eos_token_id": eos_id, **changes}
+    settings = {**shape, "num_key_value_heads": 2, "max_position_embeddings": 256, "eos_token_id": eos_id, **changes}
     model = Transformer(LlamaConfig(vocab_size=vocab_size, architectures=["LlamaForCausalLM"], **settings))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

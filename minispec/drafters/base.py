@@ -45,4 +45,5 @@ class Drafter(Protocol):
         hidden[row] [tokens, layers, width] holds the target's states one position before each."""
 
     def keep_rows(self, rows: Sequence[int]) -> None:
-        """Only these rows of the batch go on; the others have finished. A drafter for single requests needs none."""
+        """Only these rows of the batch go on, in this order; the others have finished. A drafter that is used for single
+        requests alone never sees this call."""

@@ -1,0 +1,45 @@
+# One command each; every target sets up first what it needs, in .venv beside this file.
+#   make demo PYTHON=python3.12        another interpreter (3.10 to 3.13)
+#   make demo VENV=/somewhere/else     another environment
+#   make demo TORCH_INDEX=ADDRESS      take torch from this index, to spare a machine without a GPU the CUDA build
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
+
+.PHONY: demo test lab lint setup clean
+
+demo: setup
+	$(BIN)/minispec demo
+
+test: setup $(VENV)/test.done
+	$(BIN)/python -m pytest
+
+lab: setup $(VENV)/course.done
+	$(BIN)/jupyter lab
+
+lint: $(VENV)/test.done
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+setup: $(VENV)/minispec.done
+	$(BIN)/minispec fetch
+
+$(VENV)/minispec.done: pyproject.toml constraints.txt
+	@echo "setting up $(VENV) (once, a few minutes)"
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' \
+	  || { echo "minispec needs Python 3.10 to 3.13; say which: make PYTHON=python3.12"; exit 2; }
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/%.done: $(VENV)/minispec.done
+	@echo "adding what '$*' needs"
+	@$(PIP) -e ".[$*]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,165 @@
+"""The text that drafters learn from: the target's own answers to prompts of eight kinds.
+
+    minispec train data --tokens 3000000                  # saves every few minutes; run again, it goes on
+
+A drafter has to guess what this target writes, so the target writes the training text: half of it greedily, half at
+temperature 0.8. Prompts come from templates, topics and seeded random choices; a text to summarise or code to edit is
+what the target wrote before. Every 21st text is held out: it measures drafters, and never trains one.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from minispec.hub import LanguageModel
+
+KINDS = ("chat", "explain", "summarise", "rewrite", "code", "code edit", "reasoning", "question")
+HELD_OUT = 21  # every 21st text; not a multiple of 8, so that every kind is among them
+LISTS = json.loads((Path(__file__).parent / "prompts.json").read_text())
+
+
+@dataclass
+class Text:
+    """Ids of a prompt and of the target's answer, uint16, and where they came from."""
+
+    kind: str
+    prompt: np.ndarray
+    answer: np.ndarray
+    temperature: float
+
+
+@dataclass
+class Corpus:
+    """Texts in the order in which they were made, in one compressed file."""
+
+    texts: list[Text] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the answers."""
+        return sum(len(text.answer) for text in self.texts)
+
+    def split(self) -> tuple[list[Text], list[Text]]:
+        """Texts to train on, and the fixed held-out ones."""
+        held = self.texts[::HELD_OUT]
+        return [text for i, text in enumerate(self.texts) if i % HELD_OUT], held
+
+    def save(self, file: Path) -> None:
+        """Write beside, then rename: a stop at any moment leaves the old file or the new one."""
+        part = file.with_name(f".{file.stem}.part.npz")
+        empty = [np.zeros(0, np.uint16)]
+        np.savez_compressed(
+            part,
+            ids=np.concatenate(empty + [ids for text in self.texts for ids in (text.prompt, text.answer)]),
+            lengths=np.array([(len(text.prompt), len(text.answer)) for text in self.texts], np.uint16),
+            kinds=np.array([KINDS.index(text.kind) for text in self.texts], np.uint8),
+            temperatures=np.array([text.temperature for text in self.texts], np.float32),
+        )
+        part.rename(file)
+
+    @classmethod
+    def load(cls, file: Path) -> Corpus:
+        """Raises ValueError for a file that is not one of ours."""
+        try:
+            with np.load(file) as stored:
+                lengths, ids = stored["lengths"].astype(int), stored["ids"]
+                kinds, temperatures = stored["kinds"], stored["temperatures"]
+        except (OSError, KeyError, ValueError, EOFError) as error:
+            raise ValueError(f"{file} is not a file of training text: {error}") from error
+        ends = lengths.ravel().cumsum().reshape(-1, 2)
+        texts = [
+            Text(KINDS[kind], ids[stop - answer - prompt : stop - answer], ids[stop - answer : stop], float(temperature))
+            for (prompt, answer), stop, kind, temperature in zip(lengths, ends[:, 1], kinds, temperatures, strict=True)
+        ]
+        return cls(texts)
+
+
+def make_prompt(kind: str, chance: random.Random, texts: list[str], codes: list[str]) -> str:
+    """One prompt of a kind; `texts` and `codes` are earlier answers that it may build on."""
+    name, name2 = chance.sample(LISTS["names"], 2)
+    topic, other = chance.sample(LISTS["topics"], 2)
+    material = chance.choice(texts) if texts else ""
+    return chance.choice(LISTS[kind]).format(
+        topic=topic,
+        other=other,
+        text=material,
+        code=chance.choice(codes) if codes else "",
+        task=chance.choice(LISTS["tasks"]),
+        name=name,
+        name2=name2,
+        things=chance.choice(LISTS["things"]),
+        a=chance.randint(2, 30),
+        b=chance.randint(2, 12),
+        c=chance.randint(1, 9),
+        big=chance.randint(40, 400),
+    )
+
+
+def batches(lm: LanguageModel, corpus: Corpus, size: int, seed: int) -> Iterator[tuple[list[tuple[str, str]], float]]:
+    """Batches of (kind, prompt) and their temperature, from where `corpus` ends; the same ones for the same seed."""
+    while True:
+        number = len(corpus.texts) // size
+        chance = random.Random(f"{seed}/{number}")
+        texts, codes = material(lm, corpus, chance)
+        kinds = KINDS if texts and codes else ("chat", "explain", "code", "reasoning")
+        prompts = [(kind, make_prompt(kind, chance, texts, codes)) for kind in (kinds[i % len(kinds)] for i in range(size))]
+        yield prompts, 0.8 if number % 2 else 0.0
+
+
+def material(lm: LanguageModel, corpus: Corpus, chance: random.Random) -> tuple[list[str], list[str]]:
+    """Earlier answers to build on: passages of 40 to 140 words, and pieces of code of up to 30 lines."""
+    texts, codes = [], []
+    for text in chance.sample(corpus.texts, min(400, len(corpus.texts))):
+        words = lm.tokenizer.decode(text.answer, skip_special_tokens=True).strip()
+        if text.kind == "code" and "```" in words:
+            lines = words.split("```")[1].split("\n")[1:31]
+            codes += ["```python\n" + "\n".join(lines).strip() + "\n```"] if len(lines) > 3 else []
+        elif text.kind in ("explain", "chat"):
+            length, passage = chance.randint(40, 140), ""
+            for sentence in words.replace("\n\n", "\n").split(". "):
+                if len((passage + sentence).split()) > length:
+                    break
+                passage += sentence.rstrip(".") + ". "
+            texts += [passage.strip()] if len(passage.split()) >= 30 else []
+    return texts, codes
+
+
+def write_corpus(lm: LanguageModel, file: Path, tokens: int, batch: int, max_new_tokens: int, seed: int) -> Corpus:
+    """Let the target answer until `file` holds that many answer tokens; goes on from what `file` already holds."""
+    from tqdm import tqdm
+
+    from minispec.decode import generate_batch
+    from minispec.sampling import Sampling
+
+    corpus = Corpus.load(file) if file.exists() else Corpus()
+    saved = time.monotonic()
+    with tqdm(total=tokens, initial=corpus.tokens, unit="token", disable=not sys.stderr.isatty()) as bar:
+        for prompts, temperature in batches(lm, corpus, batch, seed):
+            if corpus.tokens >= tokens:
+                break
+            answers = generate_batch(
+                lm,
+                [prompt for _, prompt in prompts],
+                max_new_tokens=max_new_tokens,
+                sampling=Sampling(temperature),
+                seed=seed + len(corpus.texts),
+            )
+            for (kind, prompt), answer in zip(prompts, answers, strict=True):
+                ids = lm.encode(prompt).numpy().astype(np.uint16)
+                corpus.texts.append(Text(kind, ids, answer.tokens.numpy().astype(np.uint16), temperature))
+                bar.update(len(answer.tokens))
+            if time.monotonic() - saved > 120:
+                corpus.save(file)
+                saved = time.monotonic()
+    corpus.save(file)
+    return corpus

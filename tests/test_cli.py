@@ -1,0 +1,142 @@
+"""The command: results on stdout, one line and exit status 2 for a mistake, no traceback."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from minispec.cli import main
+
+
+def run(capsys, *argv):
+    """Exit status, stdout, stderr of one command."""
+    status = 0
+    try:
+        main(list(argv))
+    except SystemExit as stop:
+        status = stop.code
+    return status, *capsys.readouterr()
+
+
+def test_help_is_quick():
+    took = []
+    for _ in range(5):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "minispec", "--help"], check=True, capture_output=True)
+        took.append(time.perf_counter() - start)
+    assert min(took) < 0.3
+
+
+def test_generate_prints_the_text_alone_on_stdout(capsys, target):
+    status, out, err = run(capsys, "generate", "--prompt", "Name the planets in order.", "--max-new-tokens", "12")
+    assert status == 0 and out.strip() and "12 tokens (length) in 12 target passes" in err
+
+
+def test_generate_json(capsys, target):
+    argv = ["--prompt", "Hi", "--max-new-tokens", "9", "--dtype", "float32", "--json"]
+    status, out, _ = run(capsys, "generate", *argv)
+    report = json.loads(out)
+    assert status == 0 and report["target_passes"] == len(report["tokens"]) == 9
+    assert target.tokenizer.decode(report["tokens"]) == report["text"]
+
+
+def test_sampling_is_seeded(capsys, target):
+    argv = ["generate", "--prompt", "Tell me a story.", "--max-new-tokens", "16", "--temperature", "1", "--seed"]
+    assert run(capsys, *argv, "1")[1] == run(capsys, *argv, "1")[1] != run(capsys, *argv, "2")[1]
+
+
+def test_stop_is_cut_exactly(capsys, target):
+    argv = ["generate", "--prompt", "Name the planets in order.", "--dtype", "float32", "--max-new-tokens", "30"]
+    whole = run(capsys, *argv)[1].strip()
+    stop = whole[20:24]
+    assert run(capsys, *argv, "--stop", stop)[1].strip() == whole[: whole.index(stop)].strip()
+
+
+def test_info(capsys, target):
+    status, out, _ = run(capsys, "info")
+    assert status == 0 and "checksum right" in out and "8 against 1" in out
+
+
+def test_demo_ends_with_a_table(capsys, target):
+    status, out, _ = run(capsys, "demo", "--max-new-tokens", "8")
+    assert status == 0 and "--- autoregressive ---" in out and "tokens a second" in out
+
+
+def test_fetch_prints_the_folder(capsys, target):
+    assert run(capsys, "fetch")[1].strip() == str(target.folder)
+
+
+GENERATE = ["generate", "--prompt", "Hi"]
+MISTAKES = [
+    (["generate", "--prompt", ""], "the prompt is empty"),
+    ([*GENERATE, "--max-new-tokens", "9000"], "exceeds the model's 8192 positions"),
+    ([*GENERATE, "--temperature", "-1"], "temperature must be"),
+    ([*GENERATE, "--temperature", "nan"], "temperature must be"),
+    ([*GENERATE, "--temperature", "warm"], "invalid float value: 'warm'"),
+    ([*GENERATE, "--top-p", "0"], "top_p must lie in (0, 1]"),
+    ([*GENERATE, "--top-p", "1.01"], "top_p must lie in (0, 1]"),
+    ([*GENERATE, "--top-k", "-1"], "top_k must be"),
+    ([*GENERATE, "--max-new-tokens", "0"], "--max-new-tokens must be 1 or more"),
+    ([*GENERATE, "--method", "magic"], "unknown method 'magic'; use one of autoregressive"),
+    ([*GENERATE, "--model", "smollm3"], "unknown model 'smollm3'"),
+    ([*GENERATE, "--dtype", "int4"], "unknown dtype 'int4'"),
+    ([*GENERATE, "--device", "tpu"], "unknown device 'tpu'"),
+    ([*GENERATE, "--stop", ""], "a stop string is empty"),
+    (["demo", "--max-new-tokens", "0"], "--max-new-tokens must be 1 or more"),
+    (["demo", "--prompt", " "], "the prompt is empty"),
+    (["fetch", "nothing"], "unknown model 'nothing'"),
+    (["generate"], "the following arguments are required: --prompt"),
+    (["sing"], "invalid choice: 'sing'"),
+    ([], "the following arguments are required: COMMAND"),
+]
+
+
+@pytest.mark.parametrize(("argv", "message"), MISTAKES, ids=[" ".join(argv)[:40] for argv, _ in MISTAKES])
+def test_a_mistake_is_one_line_and_status_2(capsys, target, argv, message):
+    status, out, err = run(capsys, *argv)
+    assert status == 2 and out == ""
+    assert message in err and len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is such a device here")
+def test_a_device_that_is_not_there(capsys):
+    status, out, err = run(capsys, *GENERATE, "--device", "cuda")
+    assert (status, out) == (2, "") and "device 'cuda' is not on this machine" in err
+
+
+def test_an_unsupported_architecture(capsys, tmp_path):
+    from transformers import GPT2Config
+
+    GPT2Config(n_layer=1, n_embd=8, n_head=2, architectures=["GPT2LMHeadModel"]).save_pretrained(tmp_path)
+    status, _, err = run(capsys, *GENERATE, "--model", str(tmp_path))
+    assert status == 2 and "GPT2LMHeadModel is not supported" in err
+
+
+def test_no_network_and_nothing_in_the_cache(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("MINISPEC_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    status, out, err = run(capsys, *GENERATE)
+    assert (status, out) == (2, "") and "run `minispec fetch` and copy the folder" in err
+
+
+def test_logits_that_are_not_finite(capsys, target, tmp_path):
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(target.folder, tmp_path / "broken")
+    weights = load_file(target.folder / "model.safetensors")
+    weights["model.norm.weight"][0] = float("inf")
+    save_file(weights, tmp_path / "broken" / "model.safetensors", metadata={"format": "pt"})
+    status, out, err = run(capsys, *GENERATE, "--model", str(tmp_path / "broken"), "--dtype", "bfloat16")
+    assert (status, out) == (2, "") and "logits are not finite at new token 1 in torch.bfloat16" in err
+
+
+def test_a_closed_pipe_is_not_an_error():
+    command = f"{sys.executable} -m minispec info | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
