@@ -22,7 +22,7 @@ lab: setup $(VENV)/course.done
 lint: $(VENV)/test.done
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 setup: $(VENV)/minispec.done
 	$(BIN)/minispec fetch

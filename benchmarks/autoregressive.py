@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -41,7 +42,7 @@ def spread(values: list[float], scale: float = 1.0) -> str:
 def against_transformers(dtype: str, tokens: int, repeats: int) -> str:
     """One table row: milliseconds a token, medians with quartiles, and the ratio pair by pair."""
     lm = ms.load(dtype=dtype)
-    peer = AutoModelForCausalLM.from_pretrained(lm.folder, dtype=getattr(torch, dtype)).eval()
+    peer: Any = AutoModelForCausalLM.from_pretrained(str(lm.folder), dtype=getattr(torch, dtype)).eval()
     prompts = [lm.encode(prompt) for prompt in PROMPTS]
     options = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "pad_token_id": 2}
     lm.eos_ids = frozenset()  # both emit exactly `tokens` tokens
@@ -52,14 +53,15 @@ def against_transformers(dtype: str, tokens: int, repeats: int) -> str:
     def theirs(ids):
         return peer.generate(ids[None], attention_mask=torch.ones_like(ids[None]), **options)
 
-    ours(prompts[0]), theirs(prompts[0])  # warm-up
+    ours(prompts[0])  # warm-up
+    theirs(prompts[0])
     pairs = []
     for repeat in tqdm(range(repeats), desc=dtype):
         for i, ids in enumerate(prompts):
             calls = [ours, theirs] if (repeat + i) % 2 else [theirs, ours]
             took = {call: seconds(lambda call=call, ids=ids: call(ids)) / tokens for call in calls}
             pairs.append((took[ours], took[theirs]))
-    mine, other = zip(*pairs, strict=True)
+    mine, other = [a for a, _ in pairs], [b for _, b in pairs]
     ratios = [b / a for a, b in pairs]
     return f"| {dtype} | {spread(mine, 1e3)} | {spread(other, 1e3)} | {spread(ratios)} |"
 

@@ -84,7 +84,9 @@ def build_parser() -> argparse.ArgumentParser:
     data = stages.add_parser("data", help="let the target answer prompts of eight kinds; run again, it goes on")
     data.add_argument("--out", default="training/text.npz", metavar="FILE", help="default: training/text.npz")
     data.add_argument("--tokens", type=int, default=3_000_000, metavar="N", help="answer tokens (default: 3,000,000)")
-    data.add_argument("--batch", type=int, default=96, metavar="N", help="answers at a time, a multiple of 8 (default: 96)")
+    data.add_argument(
+        "--batch", type=int, default=128, metavar="N", help="answers at a time, a multiple of 4 (default: 128)"
+    )
     data.add_argument("--max-new-tokens", type=int, default=256, metavar="N")
     data.add_argument("--seed", type=int, default=0, metavar="S")
     add_model_options(data)
@@ -251,8 +253,8 @@ def run_demo(args: argparse.Namespace) -> None:
 
 def run_train_data(args: argparse.Namespace) -> None:
     check_budget(args.max_new_tokens)
-    if args.tokens < 1 or args.batch < 8 or args.batch % 8:
-        raise ValueError("--tokens must be 1 or more, and --batch a multiple of 8")
+    if args.tokens < 1 or args.batch < 4 or args.batch % 4:
+        raise ValueError("--tokens must be 1 or more, and --batch a multiple of 4")
     from pathlib import Path
 
     from minispec import hub

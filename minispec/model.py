@@ -161,9 +161,7 @@ class Transformer(nn.Module):
         shape = (c.num_hidden_layers, rows, c.num_key_value_heads, capacity, head_dim(c))
         return KVCache(shape, self.dtype, self.device)
 
-    def forward(
-        self, tokens: Tensor, cache: KVCache, positions: Tensor | None = None, mask: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, cache: KVCache, positions: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Logits [batch, time, vocab] for `tokens` [batch, time]; -1 pads, on the right. The cache grows by the tokens.
 
         `positions` [batch, time]: where each token stands; default: after the row's last one, in order.

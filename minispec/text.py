@@ -1,7 +1,7 @@
 """Text from tokens: stop strings that may lie across tokens and rounds, and streaming without half a character.
 
-    stream = TextStream(tokenizer, ["END"])
-    stream.push([5, 9]), stream.push([7], last=True)      # text that no later token can change, piece by piece
+stream = TextStream(tokenizer, ["END"])
+stream.push([5, 9]), stream.push([7], last=True)      # text that no later token can change, piece by piece
 """
 
 from __future__ import annotations

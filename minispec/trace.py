@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 
@@ -120,5 +121,5 @@ class Clock:
         marks, self.marks = self.marks, self.marks[-1:]
         if self.cuda:
             marks[-1].synchronize()
-            return [a.elapsed_time(b) / 1e3 for a, b in zip(marks, marks[1:], strict=False)]
-        return [b - a for a, b in zip(marks, marks[1:], strict=False)]
+            return [a.elapsed_time(b) / 1e3 for a, b in pairwise(marks)]
+        return [b - a for a, b in pairwise(marks)]

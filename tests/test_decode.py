@@ -153,7 +153,11 @@ def test_the_context_may_be_filled_to_the_last_position():
         (torch.tensor([1, 5]), {}, "outside the model's vocabulary of 5"),
         (torch.tensor([-1]), {}, "outside the model's vocabulary of 5"),
         ("hello", {}, "no tokenizer"),
-        (torch.ones(228, dtype=torch.int64), {"max_new_tokens": 29}, r"\(228 tokens\) plus max_new_tokens \(29\) exceeds"),
+        (
+            torch.ones(228, dtype=torch.int64),
+            {"max_new_tokens": 29},
+            r"\(228 tokens\) plus max_new_tokens \(29\) exceeds",
+        ),
         (IDS, {"max_new_tokens": 0}, "max_new_tokens must be 1 or more"),
         (IDS, {"stop": "x"}, "stop strings need a tokenizer"),
     ],

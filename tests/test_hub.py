@@ -131,7 +131,9 @@ def test_without_pip_uv_is_used_and_without_either_it_is_said(empty_home, monkey
     ran = []
     monkeypatch.setattr(hub.shutil, "which", lambda name: f"/bin/{name}")
     monkeypatch.setattr(
-        hub.subprocess, "run", lambda command, **_: ran.append(command) or subprocess.CompletedProcess(command, 1, "", "")
+        hub.subprocess,
+        "run",
+        lambda command, **_: ran.append(command) or subprocess.CompletedProcess(command, 1, "", ""),
     )
     with pytest.raises(ValueError, match="could not download"):
         ms.fetch()
@@ -166,9 +168,7 @@ def tiny_folder(tmp_path):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     folder = tmp_path / "tiny"
-    config = LlamaConfig(
-        vocab_size=20, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
-    )
+    config = LlamaConfig(vocab_size=20, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder
 

@@ -32,7 +32,9 @@ FAMILIES = {
     "llama3.1": LlamaConfig(**SMALL, rope_parameters=LLAMA3),
     "llama-biased": LlamaConfig(**SMALL, attention_bias=True, mlp_bias=True),
     "llama-linear": LlamaConfig(**SMALL, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}),
-    "smollm2": LlamaConfig(**{**SMALL, "num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 72}, tie_word_embeddings=True),
+    "smollm2": LlamaConfig(
+        **{**SMALL, "num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 72}, tie_word_embeddings=True
+    ),
     "mistral": MistralConfig(**SMALL, sliding_window=None),
     "qwen2": Qwen2Config(**SMALL, tie_word_embeddings=True),
     "qwen2-yarn": Qwen2Config(**SMALL, rope_parameters=YARN),
@@ -45,7 +47,7 @@ def pair(request, tmp_path_factory):
     """A tiny random model of a family: transformers' instance, and ours loaded from its saved folder."""
     torch.manual_seed(0)
     peer = AutoModelForCausalLM.from_config(FAMILIES[request.param]).eval().requires_grad_(False)
-    for name, weight in peer.named_parameters():  # biases and norms start at 0 and 1: make them count
+    for weight in peer.parameters():  # biases and norms start at 0 and 1: make them count
         if weight.dim() == 1:
             weight += 0.1 * torch.randn(weight.shape)
         else:
@@ -121,7 +123,9 @@ def test_a_node_of_a_tree_equals_its_path_alone(pair):
         assert (logits[node] - alone).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("prompt", ["Why is the sky blue?", "def fibonacci(n):\n    ", "Translate 'good morning' into French. " * 8])
+@pytest.mark.parametrize(
+    "prompt", ["Why is the sky blue?", "def fibonacci(n):\n    ", "Translate 'good morning' into French. " * 8]
+)
 def test_default_target_equals_transformers(target, peer, prompt):
     ids = target.encode(prompt)[None]
     ours = target.model(ids, target.model.new_cache(1, ids.shape[1]))

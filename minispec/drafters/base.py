@@ -1,8 +1,8 @@
 """The protocol: what the decoding loop asks of a drafter. Writing one takes three methods.
 
-    drafter.start(target, cache_rows, prompts, hidden, dice)    # a new generation
-    tree = drafter.propose(budget)                              # a guess at what comes next
-    drafter.commit(tokens, hidden)                              # what really came next
+drafter.start(target, cache_rows, prompts, hidden, dice)    # a new generation
+tree = drafter.propose(budget)                              # a guess at what comes next
+drafter.commit(tokens, hidden)                              # what really came next
 """
 
 from __future__ import annotations

@@ -23,8 +23,10 @@ import numpy as np
 if TYPE_CHECKING:
     from minispec.hub import LanguageModel
 
-KINDS = ("chat", "explain", "summarise", "rewrite", "code", "code edit", "reasoning", "question")
-HELD_OUT = 21  # every 21st text; not a multiple of 8, so that every kind is among them
+SHORT = ("chat", "explain", "code", "reasoning")
+LONG = ("summarise", "rewrite", "code edit", "question")  # these build on earlier answers
+KINDS = (*SHORT, *LONG)
+HELD_OUT = 21  # every 21st text; odd, so that every kind is among them
 LISTS = json.loads((Path(__file__).parent / "prompts.json").read_text())
 
 
@@ -106,31 +108,35 @@ def make_prompt(kind: str, chance: random.Random, texts: list[str], codes: list[
 
 
 def batches(lm: LanguageModel, corpus: Corpus, size: int, seed: int) -> Iterator[tuple[list[tuple[str, str]], float]]:
-    """Batches of (kind, prompt) and their temperature, from where `corpus` ends; the same ones for the same seed."""
+    """Batches of (kind, prompt) and their temperature, from where `corpus` ends; the same ones for the same seed.
+
+    Two batches of short prompts, one greedy and one not, then two of prompts that carry a text: alike in length, so that
+    little of a pass over prompts is padding.
+    """
     while True:
         number = len(corpus.texts) // size
         chance = random.Random(f"{seed}/{number}")
+        kinds = SHORT if number // 2 % 2 == 0 else LONG
         texts, codes = material(lm, corpus, chance)
-        kinds = KINDS if texts and codes else ("chat", "explain", "code", "reasoning")
-        prompts = [(kind, make_prompt(kind, chance, texts, codes)) for kind in (kinds[i % len(kinds)] for i in range(size))]
+        prompts = [(kinds[i % 4], make_prompt(kinds[i % 4], chance, texts, codes)) for i in range(size)]
         yield prompts, 0.8 if number % 2 else 0.0
 
 
 def material(lm: LanguageModel, corpus: Corpus, chance: random.Random) -> tuple[list[str], list[str]]:
-    """Earlier answers to build on: passages of 40 to 140 words, and pieces of code of up to 30 lines."""
+    """Earlier answers to build on: passages of 25 to 100 words, and pieces of code of up to 20 lines."""
     texts, codes = [], []
     for text in chance.sample(corpus.texts, min(400, len(corpus.texts))):
         words = lm.tokenizer.decode(text.answer, skip_special_tokens=True).strip()
         if text.kind == "code" and "```" in words:
-            lines = words.split("```")[1].split("\n")[1:31]
+            lines = words.split("```")[1].split("\n")[1:21]
             codes += ["```python\n" + "\n".join(lines).strip() + "\n```"] if len(lines) > 3 else []
         elif text.kind in ("explain", "chat"):
-            length, passage = chance.randint(40, 140), ""
+            length, passage = chance.randint(30, 100), ""
             for sentence in words.replace("\n\n", "\n").split(". "):
                 if len((passage + sentence).split()) > length:
                     break
                 passage += sentence.rstrip(".") + ". "
-            texts += [passage.strip()] if len(passage.split()) >= 30 else []
+            texts += [passage.strip()] if len(passage.split()) >= 25 else []
     return texts, codes
 
 
