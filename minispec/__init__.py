@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from minispec.decode import generate as generate
     from minispec.decode import generate_batch as generate_batch
     from minispec.decode import stream as stream
+    from minispec.drafters.draft_model import DraftModel as DraftModel
+    from minispec.drafters.ngram import NGram as NGram
     from minispec.hub import LanguageModel as LanguageModel
     from minispec.hub import fetch as fetch
     from minispec.hub import load as load
@@ -32,6 +34,8 @@ HOME = {
     "generate": "decode",
     "generate_batch": "decode",
     "stream": "decode",
+    "DraftModel": "drafters.draft_model",
+    "NGram": "drafters.ngram",
     "LanguageModel": "hub",
     "fetch": "hub",
     "load": "hub",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from minispec.drafters.base import Drafter
     from minispec.hub import LanguageModel
 
-METHODS = ("autoregressive",)
+METHODS = ("autoregressive", "ngram")
 DEMO_PROMPT = "Explain in a short paragraph why the sky is blue during the day and red in the evening."
 
 
@@ -79,6 +79,12 @@ def build_parser() -> argparse.ArgumentParser:
     add_model_options(generate)
     generate.set_defaults(run=run_generate)
 
+    audit = commands.add_parser("audit", help="is every method lossless? checks with a verdict each")
+    audit.add_argument("--methods", nargs="+", default=list(METHODS[1:]), metavar="M", help="default: all that draft")
+    audit.add_argument("--full", action="store_true", help="every request, every batch size, more samples")
+    audit.add_argument("--dtype", default="float32", metavar="D", help="for token identity (default: float32)")
+    audit.set_defaults(run=run_audit)
+
     train = commands.add_parser("train", help="make the text that drafters learn from")
     stages = train.add_subparsers(dest="stage", required=True, metavar="STAGE", parser_class=Parser)
     data = stages.add_parser("data", help="let the target answer prompts of eight kinds; run again, it goes on")
@@ -100,6 +106,11 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", metavar="D", help="auto, cpu, cuda, cuda:N or mps")
 
 
+def check_method(method: str) -> None:
+    if method not in METHODS:
+        raise ValueError(f"unknown method {method!r}; use one of {', '.join(METHODS)}")
+
+
 def check_budget(max_new_tokens: int) -> None:
     if max_new_tokens < 1:
         raise ValueError(f"--max-new-tokens must be 1 or more, but is {max_new_tokens}")
@@ -107,6 +118,10 @@ def check_budget(max_new_tokens: int) -> None:
 
 def make_drafter(method: str, lm: LanguageModel) -> Drafter | None:
     """The drafter of a method; None for autoregressive decoding."""
+    if method == "ngram":
+        from minispec.drafters.ngram import NGram
+
+        return NGram()
     return None
 
 
@@ -168,8 +183,7 @@ def run_fetch(args: argparse.Namespace) -> None:
 
 
 def run_generate(args: argparse.Namespace) -> None:
-    if args.method not in METHODS:
-        raise ValueError(f"unknown method {args.method!r}; use one of {', '.join(METHODS)}")
+    check_method(args.method)
     check_budget(args.max_new_tokens)
     from minispec import hub
     from minispec.sampling import Sampling
@@ -249,6 +263,25 @@ def run_demo(args: argparse.Namespace) -> None:
         print(f"{method:<16}{tokens:>8}{passes:>8}{trace.tokens_per_pass:>15.2f}{trace.ttft_s:>11.2f} s{rate:>17}")
     dtype = str(lm.model.dtype).removeprefix("torch.")
     print(f"\n{lm.name}, {dtype}, on {lm.model.device}. A pass reads the whole model, whether for one token or for several.")
+
+
+def run_audit(args: argparse.Namespace) -> None:
+    for method in args.methods:
+        check_method(method)
+    from tqdm import tqdm
+
+    from minispec import audit, hub
+
+    failed = []
+    with tqdm(unit="check", disable=not sys.stderr.isatty(), leave=False) as bar:
+        for check in audit.run(hub.load(dtype=args.dtype), tuple(args.methods), args.full):
+            bar.update()
+            bar.clear()
+            print(f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.measured}", flush=True)
+            failed += [] if check.passed else [check.name]
+    print(f"\n{bar.n} checks, {len(failed)} failed{': ' if failed else ''}{', '.join(failed)}")
+    if failed:
+        sys.exit(1)
 
 
 def run_train_data(args: argparse.Namespace) -> None:

@@ -147,10 +147,10 @@ class Decoder:
         if self.drafter and not requests[0].trace.rounds:
             self.start_drafter()
         tree = (self.drafter.propose(budget) if self.drafter else TokenTree.chain([[]] * len(requests))).to(device)
-        if any(n > most for n, most in zip(tree.counts, budget, strict=True)):
-            raise ValueError(f"the drafter proposed {tree.counts} nodes a row, but its budget was {budget}")
+        counts = tree.counts
+        if any(n > most for n, most in zip(counts, budget, strict=True)):
+            raise ValueError(f"the drafter proposed {counts} nodes a row, but its budget was {budget}")
         clock.mark()
-
         pending = torch.tensor([request.tokens[-1:] for request in requests], device=device)
         starts = self.cache.lengths
         positions = torch.tensor(starts, device=device)[:, None] + tree.depths
@@ -158,14 +158,14 @@ class Decoder:
         *named, last = self.model.states(block, self.cache, positions, tree.ancestors, self.layers)
         logits = self.finite(self.model.logits(last))
         clock.mark()
-
         path, token = self.verdict(logits, tree)
         paths = [[at for at in row if at >= 0] for row in path.tolist()]
         tokens = token.tolist()
         clock.mark()
 
         self.cache.keep(starts, torch.cat((torch.zeros(len(paths), 1, dtype=torch.int64), path.cpu()), 1))
-        rounds = [self.settle(*row) for row in zip(requests, paths, tokens, map(tree.row, range(len(paths))), strict=True)]
+        trees = map(tree.row, range(len(counts)), counts)
+        rounds = [self.settle(*row) for row in zip(requests, paths, tokens, trees, strict=True)]
         clock.mark()
         rows = self.drop_finished()
         if self.drafter and rows:

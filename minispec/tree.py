@@ -60,10 +60,9 @@ class TokenTree:
         """[batch, nodes + 1] over block positions: tokens between it and the pending one, which has depth 0."""
         return self.ancestors.sum(2) - 1
 
-    def row(self, i: int) -> TokenTree:
-        """Row `i` alone, without padding and without q."""
-        real = self.tokens[i] >= 0
-        return TokenTree(self.tokens[i : i + 1, real], self.parents[i : i + 1, real])
+    def row(self, i: int, count: int) -> TokenTree:
+        """Row `i` alone, which has `count` nodes: without padding and without q."""
+        return TokenTree(self.tokens[i : i + 1, :count], self.parents[i : i + 1, :count])
 
     def to(self, device: torch.device) -> TokenTree:
         return TokenTree(self.tokens.to(device), self.parents.to(device), None if self.q is None else self.q.to(device))

@@ -22,9 +22,20 @@ if TYPE_CHECKING:
 class Drafter(Protocol):
     """Guesses the target's next tokens. Whatever it guesses, the emitted text keeps the target's law."""
 
-    layers: Sequence[int] = ()  # hidden states it wants, by the numbers of `Transformer.states`
-    passes: int = 0  # forward passes of its own network since `start`
-    extra_bytes: int = 0  # memory of its weights and cache
+    @property
+    def layers(self) -> Sequence[int]:
+        """The hidden states that it wants, by the numbers of `Transformer.states`."""
+        ...
+
+    @property
+    def passes(self) -> int:
+        """Forward passes of its own network since `start`."""
+        ...
+
+    @property
+    def extra_bytes(self) -> int:
+        """Memory of its weights and its cache."""
+        ...
 
     def start(
         self, target: LanguageModel, cache_rows: int, prompts: list[Tensor], hidden: Tensor | None, dice: Dice

@@ -82,7 +82,8 @@ class DraftModel:
         """Feed each row its tokens (perhaps none); the logits after the last of them, [batch, shared vocabulary]."""
         width = max(map(len, feed))
         padded = torch.tensor([[*new, *[-1] * (width - len(new))] for new in feed], device=self.small.model.device)
-        state = self.small.model.states(padded, self.cache)[-1]
+        # An id that its vocabulary lacks is read as another one: a worse guess, never a wrong text.
+        state = self.small.model.states(padded.clamp(max=self.small.model.config.vocab_size - 1), self.cache)[-1]
         for fed, new in zip(self.fed, feed, strict=True):
             fed += new
         self.passes += 1

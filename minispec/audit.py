@@ -1,0 +1,177 @@
+"""`minispec audit`: is every method lossless? By enumeration, by a sampling test, by token identity, in that order.
+
+A check prints one line with what was measured, the bound, and its verdict; the audit fails if one of them does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from minispec import exact, faults
+from minispec.decode import generate, generate_batch
+from minispec.drafters.draft_model import DraftModel
+from minispec.drafters.ngram import NGram
+from minispec.hub import toy
+from minispec.sampling import Sampling
+
+if TYPE_CHECKING:
+    from minispec.drafters.base import Drafter
+    from minispec.hub import LanguageModel
+
+REQUESTS = Path(__file__).parent / "data" / "requests.jsonl"
+EXACT = 1e-10  # rounding of sums in float64
+CAUGHT = 0.01  # total variation that a wrong rule must show in one world or another
+TIE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.06}  # logits closer than this tie
+
+
+@dataclass
+class Check:
+    name: str
+    measured: str
+    passed: bool
+
+
+def enumeration(full: bool) -> Iterator[Check]:
+    """Every shipped rule, in worlds with and without zeros and with q = p: node by node, then whole rounds."""
+    vocabularies = (2, 3, 4, 5) if full else (2, 3)
+    for name, (rule, draft) in exact.right_rules().items():
+        worst, laws = 0.0, 0
+        for vocab, (zeros, same) in itertools.product(vocabularies, ((0, False), (1, False), (0, True))):
+            if "child each" in name and "drawn" in name and vocab > 3:
+                continue  # too many cells; whole rounds at vocabulary 3 cover it
+            world = exact.World(vocab, seed=vocab, zeros=zeros, same=same)
+            for text, law in exact.conditional_laws(exact.round_law(rule, world, draft), 2, world):
+                worst, laws = max(worst, float((law - world.p(text)).abs().sum()) / 2), laws + 1
+        yield Check(f"enumeration: {name}", f"{worst:.1e} from the target's law at worst, {laws} nodes", worst < EXACT)
+        if "drawn, 2 siblings with" in name and not full:
+            continue  # half a minute
+        world = exact.World(3, seed=7)
+        apart = exact.distance(exact.composed(rule, world, draft, 3), world.law(3))
+        yield Check(f"composition: {name}", f"{apart:.1e} over three tokens", apart < EXACT)
+
+
+def wrong_rules(samples: int) -> Iterator[Check]:
+    """Every wrong rule must be caught, and the same code without a fault must not be."""
+    worlds = [exact.World(3, 2), exact.World(3, 1, zeros=1)]
+    small = toy(vocab_size=5, seed=1, num_hidden_layers=1)
+    for fault in ("", *faults.FAULTS):
+        rule = faults.chain_rule(fault)
+        argmax = fault == "argmax scored with softmax"
+        draft = exact.fixed_tree((1, 1), with_q=True) if argmax else exact.sampled_tree((1, 1))
+        apart = max(
+            exact.distance(exact.composed(rule, world, draft, 3, faults.fault_breakpoints), world.law(3)) for world in worlds
+        )
+        passed_zero = zero_probability_token_passes(rule)
+        caught = apart > CAUGHT or passed_zero
+        how = "by injecting u = 0" if passed_zero and apart <= CAUGHT else f"by enumeration ({apart:.3f} off)"
+        if not fault:
+            yield Check("no fault", f"{apart:.1e} off", not caught)
+        else:
+            yield Check(f"wrong rule: {fault}", how if caught else "NOT caught", caught)
+        if apart > 0.02 or not fault:
+            sampling = (
+                Sampling(faults.TEMPERATURE)
+                if "temperature" in fault
+                else Sampling(1.0, top_p=0.8 if "top-p" in fault else 1.0)
+            )
+            drafter = faults.ArgmaxWithSoftmax(small, 1) if argmax else DraftModel(small, 2)
+            test = exact.sampling_test(toy(), drafter, sampling, samples, rule=rule)
+            measured = f"p-value {test.p_value:.1e} from {samples} texts"
+            yield Check(f"sampled: {fault or 'no fault'}", measured, test.passed == (not fault))
+
+
+def zero_probability_token_passes(rule: exact.Rule) -> bool:
+    """Inject what has measure zero: u = 0 at a drafted token whose target probability is 0."""
+    p = torch.tensor([[[0.0, 0.5, 0.5]] * 2], dtype=torch.float64)
+    tree = exact.make_tree([0], [0], torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64))
+    return bool((rule(p, tree, torch.zeros(1, 2, dtype=torch.float64)).path >= 0).any())
+
+
+def sampling_tests(samples: int) -> Iterator[Check]:
+    """Whole generations on a toy model, method by method, with and without top-k and top-p."""
+    lm, small = toy(), toy(vocab_size=5, seed=1, num_hidden_layers=1)
+    drafters = {"autoregressive": None, "ngram": NGram(1, 3, 3), "draft": DraftModel(small, 3)}
+    for (method, drafter), sampling in itertools.product(
+        drafters.items(), (Sampling(1.0), Sampling(0.7, top_k=3), Sampling(1.0, top_p=0.8))
+    ):
+        test = exact.sampling_test(lm, drafter, sampling, samples)
+        settings = f"T={sampling.temperature} top-k={sampling.top_k} top-p={sampling.top_p}"
+        measured = (
+            f"p-value {test.p_value:.3f}, {samples} texts; power {test.power:.0%} against {test.effect} total variation"
+        )
+        yield Check(f"sampling: {method}, {settings}", measured, test.passed)
+
+
+def read_requests(file: Path = REQUESTS) -> list[dict[str, Any]]:
+    """Requests, one JSON object a line: id, kind, messages, max_new_tokens. Raises ValueError, naming a broken line."""
+    requests = []
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ValueError(f"cannot read the requests in {file}: {error.strerror}") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            request = json.loads(line)
+            missing = {"id", "kind", "messages", "max_new_tokens"} - set(request)
+        except (json.JSONDecodeError, TypeError) as error:
+            raise ValueError(f"line {number} of {file} is not a JSON object: {error}") from error
+        if missing:
+            raise ValueError(f"line {number} of {file} lacks {', '.join(sorted(missing))}")
+        requests.append(request)
+    if not requests:
+        raise ValueError(f"{file} holds no requests")
+    return requests
+
+
+def identity(
+    lm: LanguageModel, drafters: dict[str, Callable[[], Drafter]], limit: int, tokens: int, batches: tuple[int, ...]
+) -> Iterator[Check]:
+    """At temperature 0 every method emits the tokens of autoregressive decoding, alone and in batches, or ties."""
+    prompts = [lm.encode(request["messages"]) for request in read_requests()[:: max(1, 48 // limit)][:limit]]
+    wanted = [generate(lm, prompt, max_new_tokens=tokens).tokens for prompt in prompts]
+    for (method, make), size in itertools.product(drafters.items(), batches):
+        got: list[Tensor] = []
+        for start in range(0, len(prompts), size):
+            group = prompts[start : start + size]
+            got += [g.tokens for g in generate_batch(lm, group, make(), max_new_tokens=tokens)]
+        gaps = [first_gap(lm, *texts) for texts in zip(prompts, wanted, got, strict=True)]
+        parted = [gap for gap in gaps if gap is not None]
+        bound = TIE[lm.model.dtype]
+        dtype = str(lm.model.dtype).removeprefix("torch.")
+        measured = f"{len(prompts) - len(parted)} of {len(prompts)} texts equal"
+        if parted:
+            measured += f"; {len(parted)} part where the two best logits are {max(parted):.4f} apart or less (tie: {bound})"
+        yield Check(f"identity: {method}, {dtype}, batch {size}", measured, all(gap < bound for gap in parted))
+
+
+@torch.inference_mode()
+def first_gap(lm: LanguageModel, prompt: Tensor, a: Tensor, b: Tensor) -> float | None:
+    """None if two texts are equal; else the gap between the two tokens' logits where they part, computed afresh."""
+    if torch.equal(a, b):
+        return None
+    n = next((i for i, (x, y) in enumerate(zip(a.tolist(), b.tolist(), strict=False)) if x != y), None)
+    if n is None:
+        return float("inf")  # one is a prefix of the other: that is no tie
+    ids = torch.cat((prompt, a[:n]))[None].to(lm.model.device)
+    logits = lm.model(ids, lm.model.new_cache(1, ids.shape[1]))[0, -1].float()
+    best = logits.topk(2).values
+    # A token that was not even the runner-up cannot have won by rounding.
+    return max(float(best[0] - logits[a[n]]), float(best[0] - logits[b[n]]))
+
+
+def run(lm: LanguageModel, methods: tuple[str, ...], full: bool) -> Iterator[Check]:
+    """All checks of the audit, as they are done; `lm` in float32."""
+    makers: dict[str, Callable[[], Drafter]] = {"ngram": NGram}
+    yield from enumeration(full)
+    yield from wrong_rules(20_000 if full else 4_000)
+    yield from sampling_tests(100_000 if full else 5_000)
+    chosen = {method: makers[method] for method in methods if method in makers}
+    yield from identity(lm, chosen, 48 if full else 4, 128 if full else 32, (1, 4, 16) if full else (1, 4))
