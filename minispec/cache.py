@@ -38,10 +38,10 @@ class KVCache:
         before = torch.tensor(self.lengths, device=tokens.device)[:, None]  # [rows, 1]
         real = tokens >= 0
         counts = real.sum(1).tolist()
-        self.lengths = [n + count for n, count in zip(self.lengths, counts, strict=True)]
-        self.end = max(self.lengths)
-        if self.end > self.capacity:
-            raise ValueError(f"the cache has room for {self.capacity} tokens a row, and a row needs {self.end}")
+        lengths = [n + count for n, count in zip(self.lengths, counts, strict=True)]
+        if max(lengths) > self.capacity:
+            raise ValueError(f"the cache has room for {self.capacity} tokens a row, and a row needs {max(lengths)}")
+        self.lengths, self.end = lengths, max(lengths)
         slots = torch.where(real, before + torch.arange(time, device=tokens.device), self.capacity)
         self.one_slice = min(counts) == time and min(self.lengths) == self.end
         # Views of all layers at once, as a view costs time: where new tokens go, and all that is read.

@@ -83,8 +83,8 @@ class Decoder:
         self.lm, self.model, self.drafter = lm, lm.model, drafter
         self.max_new_tokens, self.sampling = max_new_tokens, sampling
         self.stop = [stop] if isinstance(stop, str) else list(stop or ())
-        if max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens must be 1 or more, but is {max_new_tokens}")
+        if not (isinstance(max_new_tokens, int) and max_new_tokens >= 1):
+            raise ValueError(f"max_new_tokens must be a whole number, 1 or more, but is {max_new_tokens!r}")
         if self.stop and lm.tokenizer is None:
             raise ValueError("stop strings need a tokenizer, and this model has none")
         if "" in self.stop:

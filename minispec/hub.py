@@ -60,17 +60,26 @@ class LanguageModel:
     def encode(self, prompt: Prompt) -> Tensor:
         """Ids [tokens] of a prompt: a string (one user message where there is a chat template, else plain text), a list
         of chat messages, or ids. Raises ValueError if there is nothing in it, or an id outside the vocabulary."""
+        kinds = "a string, a list of chat messages ({'role': ..., 'content': ...}) or a 1-D tensor of ids"
         if isinstance(prompt, Tensor):
+            if prompt.is_floating_point() and len(prompt):
+                raise ValueError("a prompt of ids must hold whole numbers, but is a floating-point tensor")
             ids, vocab = prompt.to("cpu", torch.int64), self.model.config.vocab_size
             if ids.dim() != 1:
                 raise ValueError(f"a prompt of ids must be a 1-D tensor, but has shape {list(ids.shape)}")
             if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocab:
                 raise ValueError(f"a prompt id lies outside the model's vocabulary of {vocab}")
+        elif not isinstance(prompt, str | list | tuple):
+            raise ValueError(f"a prompt must be {kinds}, but is a {type(prompt).__name__}")
         elif self.tokenizer is None:
             raise ValueError(f"{self.name} has no tokenizer; give the prompt as a 1-D tensor of ids")
         elif not prompt or (isinstance(prompt, str) and not prompt.strip()):
             ids = torch.tensor([])
         elif not isinstance(prompt, str):
+            if not all(
+                isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in prompt
+            ):
+                raise ValueError(f"a prompt must be {kinds}; for several prompts at once, call generate_batch")
             ids = self.encode_chat(prompt)
         elif getattr(self.tokenizer, "chat_template", None):
             ids = self.encode_chat([{"role": "user", "content": prompt}])

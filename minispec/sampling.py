@@ -28,12 +28,12 @@ class Sampling:
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise ValueError(f"temperature must be a finite number, 0 or more, but is {self.temperature}")
-        if self.top_k < 0 or self.top_k != int(self.top_k):
-            raise ValueError(f"top_k must be a whole number, 0 (off) or more, but is {self.top_k}")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must lie in (0, 1], but is {self.top_p}")
+        if not (isinstance(self.temperature, float | int) and math.isfinite(self.temperature) and self.temperature >= 0):
+            raise ValueError(f"temperature must be a finite number, 0 or more, but is {self.temperature!r}")
+        if not (isinstance(self.top_k, int) and self.top_k >= 0):
+            raise ValueError(f"top_k must be a whole number, 0 (off) or more, but is {self.top_k!r}")
+        if not (isinstance(self.top_p, float | int) and 0 < self.top_p <= 1):
+            raise ValueError(f"top_p must lie in (0, 1], but is {self.top_p!r}")
 
     def __call__(self, logits: Tensor) -> Tensor:
         """Probabilities [..., vocab] from logits [..., vocab]; float64 stays float64, all else becomes float32."""
@@ -77,6 +77,8 @@ class Dice:
     """
 
     def __init__(self, sampling: Sampling, seeds: Sequence[int]):
+        if not all(-(2**63) <= seed < 2**63 for seed in seeds):
+            raise ValueError(f"a seed must lie between -2**63 and 2**63, but they start at {seeds[0]}")
         self.sampling = sampling
         self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
 

@@ -45,8 +45,10 @@ def test_rows_that_go_on_are_untouched_by_those_that_leave():
 
 def test_a_row_that_does_not_fit_is_refused():
     lm = ms.toy()
+    cache = lm.model.new_cache(1, 2)
     with pytest.raises(ValueError, match="room for 2 tokens a row, and a row needs 3"):
-        logits_after(lm, [1, 2, 3], lm.model.new_cache(1, 2))
+        logits_after(lm, [1, 2, 3], cache)
+    assert cache.lengths == [0], "and nothing was changed"
 
 
 def test_what_padding_wrote_is_never_read():

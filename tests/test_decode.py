@@ -158,7 +158,11 @@ def test_the_context_may_be_filled_to_the_last_position():
             {"max_new_tokens": 29},
             r"\(228 tokens\) plus max_new_tokens \(29\) exceeds",
         ),
-        (IDS, {"max_new_tokens": 0}, "max_new_tokens must be 1 or more"),
+        (IDS, {"max_new_tokens": 0}, "max_new_tokens must be a whole number, 1 or more"),
+        (IDS, {"max_new_tokens": 2.5}, "max_new_tokens must be a whole number, 1 or more"),
+        (IDS, {"seed": 2**70}, "a seed must lie between"),
+        (IDS.float(), {}, "must hold whole numbers"),
+        (7, {}, "a prompt must be a string, a list of chat messages .* but is a int"),
         (IDS, {"stop": "x"}, "stop strings need a tokenizer"),
     ],
 )
@@ -168,6 +172,9 @@ def test_bad_input(prompt, options, message):
 
 
 def test_more_bad_input(target):
+    for prompt in (["one", "two"], [{"role": "user"}], [{"role": "user", "content": None}]):
+        with pytest.raises(ValueError, match="for several prompts at once, call generate_batch"):
+            ms.generate(target, prompt)
     for prompt in ("", "  \n", []):
         with pytest.raises(ValueError, match="the prompt is empty"):
             ms.generate(target, prompt)

@@ -70,6 +70,7 @@ def test_half_precision_is_computed_in_float32_and_float64_stays():
         ({"temperature": -0.1}, "temperature must be a finite number"),
         ({"temperature": math.nan}, "temperature must be a finite number"),
         ({"temperature": math.inf}, "temperature must be a finite number"),
+        ({"temperature": "1"}, "temperature must be a finite number"),
         ({"top_k": -1}, "top_k must be"),
         ({"top_k": 1.5}, "top_k must be"),
         ({"top_p": 0.0}, "top_p must lie in"),
