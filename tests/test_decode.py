@@ -160,6 +160,7 @@ def test_the_context_may_be_filled_to_the_last_position():
         ),
         (IDS, {"max_new_tokens": 0}, "max_new_tokens must be a whole number, 1 or more"),
         (IDS, {"max_new_tokens": 2.5}, "max_new_tokens must be a whole number, 1 or more"),
+        (IDS, {"sampling": 0.8}, "sampling must be a Sampling"),
         (IDS, {"seed": 2**70}, "a seed must lie between"),
         (IDS.float(), {}, "must hold whole numbers"),
         (7, {}, "a prompt must be a string, a list of chat messages .* but is a int"),
@@ -178,9 +179,12 @@ def test_more_bad_input(target):
     for prompt in ("", "  \n", []):
         with pytest.raises(ValueError, match="the prompt is empty"):
             ms.generate(target, prompt)
-    with pytest.raises(ValueError, match="there is no prompt"):
-        ms.generate_batch(target, [])
-    with pytest.raises(ValueError, match="a stop string is empty"):
+    for prompts in ([], "Hi"):
+        with pytest.raises(ValueError, match="needs a list of prompts"):
+            ms.generate_batch(target, prompts)
+    with pytest.raises(ValueError, match="not valid Unicode"):
+        ms.generate(target, "a\udc80b")
+    with pytest.raises(ValueError, match="none may be empty"):
         ms.generate(target, "Hi", stop=["x", ""])
 
 

@@ -125,6 +125,16 @@ def test_a_perfect_drafter_is_always_accepted_and_leaves_no_hole():
     g = ms.generate(ms.toy(), IDS, DRAFTERS["the target itself"](), max_new_tokens=41)
     assert g.trace.acceptance_by_position == [1.0] * 4 and g.trace.tokens_per_pass == 5
     assert g.trace.draft_passes == 8 * 4
+    fed = [len(r.emitted) for r in g.trace.rounds]
+    assert fed == [5] * 8, "five tokens a round: four accepted, and a bonus token"
+
+
+def test_after_full_acceptance_the_drafter_reads_just_the_two_tokens_it_lacks():
+    drafter, read = DRAFTERS["the target itself"](), []
+    original = drafter.read
+    drafter.read = lambda feed: read.append(len(feed[0])) or original(feed)
+    ms.generate(ms.toy(), IDS, drafter, max_new_tokens=21)
+    assert read == [len(IDS) + 1, 1, 1, 1] + [2, 1, 1, 1] * 3
 
 
 @pytest.mark.parametrize("budget", [1, 2, 3, 4, 5, 6])

@@ -111,7 +111,9 @@ def test_a_full_disk_is_named(empty_home, monkeypatch):
     put_wheel(empty_home, b"stands for the model")
     monkeypatch.setattr(hub, "GGUF_SHA256", digest(b"stands for the model"))
     monkeypatch.setattr(hub, "convert", full)
-    with pytest.raises(ValueError, match=r"No space left on device; it needs 0.7 GB .* set MINISPEC_HOME"):
+    with pytest.raises(
+        ValueError, match=r"No space left on device; it needs 0.7 GB .* free some space, or set MINISPEC_HOME"
+    ):
         ms.fetch()
     assert nothing_left(empty_home)
 
@@ -119,7 +121,9 @@ def test_a_full_disk_is_named(empty_home, monkeypatch):
 def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("MINISPEC_HOME", str(tmp_path / "file" / "home"))
-    with pytest.raises(ValueError, match="could not write the model to"):
+    with pytest.raises(
+        ValueError, match="could not write the model to .* set MINISPEC_HOME to a folder that can be written"
+    ):
         ms.fetch()
 
 
@@ -189,6 +193,20 @@ def test_weights_that_do_not_fit_are_named(tiny_folder):
     rewrite(tiny_folder, lambda w: (w.pop("extra"), w.pop("model.layers.0.self_attn.k_proj.weight")))
     with pytest.raises(ValueError, match=r"lack model.layers.0.self_attn.k_proj.weight"):
         ms.load(str(tiny_folder))
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "generation_config.json"])
+def test_a_broken_tokenizer_or_generation_config_is_named(tiny_folder, file):
+    (tiny_folder / file).write_text("{")
+    with pytest.raises(ValueError, match="the tokenizer or generation_config.json in .* cannot be read"):
+        ms.load(str(tiny_folder))
+
+
+def test_weights_in_a_folder_that_may_only_be_read(target, tmp_path, monkeypatch):
+    (tmp_path / "smollm2-135m").symlink_to(target.folder)
+    monkeypatch.setenv("MINISPEC_HOME", str(tmp_path))
+    monkeypatch.setattr(hub.Path, "mkdir", lambda *args, **options: pytest.fail("nothing may be written"))
+    assert ms.fetch() == tmp_path / "smollm2-135m"
 
 
 def test_a_damaged_file_is_named(tiny_folder):
