@@ -258,17 +258,25 @@ def show_stream(lm: LanguageModel, prompt: Any, drafter: Drafter | None, show: b
 def run_demo(args: argparse.Namespace) -> None:
     check_budget(args.max_new_tokens)
     from minispec import hub
+    from minispec.audit import first_gap
     from minispec.decode import generate
 
     lm = hub.load(args.model, args.device, args.dtype)
     generate(lm, args.prompt, max_new_tokens=4)  # the first passes of a process are slow
-    rows = []
+    rows, texts = [], []
     for method in METHODS:
         drafter = make_drafter(method, lm)
         print(f"--- {method} ---")
         generation = show_stream(lm, args.prompt, drafter, show=True, max_new_tokens=args.max_new_tokens)
         trace = generation.trace
         seconds = trace.ttft_s + sum(round.seconds for round in trace.rounds)
+        texts.append(generation.tokens)
+        gap = first_gap(lm, lm.encode(args.prompt), texts[0], texts[-1])
+        if gap is not None:
+            print(
+                f"(This text parts from the first one where its two best logits are {gap:.3f} apart: a tie, up to rounding."
+            )
+            print(" With --dtype float32 the texts are the same; `minispec audit` shows that they must be.)")
         rows.append((method, len(generation.tokens), len(trace.rounds), trace, seconds))
         print()
     print(f"{'method':<16}{'tokens':>8}{'rounds':>8}{'tokens a round':>16}{'first token':>13}{'tokens a second':>17}")
@@ -286,14 +294,15 @@ def run_audit(args: argparse.Namespace) -> None:
 
     from minispec import audit, hub
 
-    failed = []
+    failed, count = [], 0
     with tqdm(unit="check", disable=not sys.stderr.isatty(), leave=False) as bar:
         for check in audit.run(hub.load(dtype=args.dtype), tuple(args.methods), args.full):
+            count += 1
             bar.update()
             bar.clear()
             print(f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.measured}", flush=True)
             failed += [] if check.passed else [check.name]
-    print(f"\n{bar.n} checks, {len(failed)} failed{': ' if failed else ''}{', '.join(failed)}")
+    print(f"\n{count} checks, {len(failed)} failed{': ' if failed else ''}{', '.join(failed)}")
     if failed:
         sys.exit(1)
 

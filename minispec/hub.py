@@ -63,7 +63,7 @@ class LanguageModel:
         of chat messages, or ids. Raises ValueError if there is nothing in it, or an id outside the vocabulary."""
         kinds = "a string, a list of chat messages ({'role': ..., 'content': ...}) or a 1-D tensor of ids"
         if isinstance(prompt, Tensor):
-            if prompt.is_floating_point() and len(prompt):
+            if prompt.is_floating_point() and prompt.numel():
                 raise ValueError("a prompt of ids must hold whole numbers, but is a floating-point tensor")
             ids, vocab = prompt.to("cpu", torch.int64), self.model.config.vocab_size
             if ids.dim() != 1:

@@ -63,8 +63,10 @@ def test_info(capsys, target):
 
 
 def test_demo_ends_with_a_table(capsys, target):
-    status, out, _ = run(capsys, "demo", "--max-new-tokens", "8")
-    assert status == 0 and "--- autoregressive ---" in out and "tokens a second" in out
+    status, out, _ = run(capsys, "demo", "--max-new-tokens", "24", "--dtype", "float32")
+    assert status == 0 and "tokens a second" in out
+    plain, lookup = (part.split("\n\nmethod")[0].strip() for part in out.split("---\n")[1:])
+    assert plain.split("\n\n---")[0] == lookup, "in float32 both methods write the same text"
 
 
 def test_fetch_prints_the_folder(capsys, target):

@@ -163,6 +163,8 @@ def test_the_context_may_be_filled_to_the_last_position():
         (IDS, {"sampling": 0.8}, "sampling must be a Sampling"),
         (IDS, {"seed": 2**70}, "a seed must lie between"),
         (IDS.float(), {}, "must hold whole numbers"),
+        (torch.tensor(1.5), {}, "must hold whole numbers"),
+        (torch.tensor(1), {}, "must be a 1-D tensor"),
         (7, {}, "a prompt must be a string, a list of chat messages .* but is a int"),
         (IDS, {"stop": "x"}, "stop strings need a tokenizer"),
     ],
