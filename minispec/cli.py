@@ -52,6 +52,8 @@ def main(argv: list[str] | None = None) -> None:
 
 def fail(args: argparse.Namespace, message: str) -> NoReturn:
     print(f"minispec {args.command}: error: {message}", file=sys.stderr)
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()  # what was printed before the error
     silence_stdout()  # what could not be written must not be tried again at exit
     sys.exit(2)
 

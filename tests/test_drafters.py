@@ -148,7 +148,6 @@ def test_eos_inside_an_accepted_block_ends_there():
         ms.toy(vocab_size=30, seed=3), IDS, max_new_tokens=20, sampling=Sampling(1.0), seed=1
     ).tokens.tolist()
     end = plain[6]
-    at = plain.index(end)
     lm = ms.toy(vocab_size=30, seed=3, eos_id=end)
     for seed in range(30):
         g = ms.generate(
@@ -162,7 +161,6 @@ def test_eos_inside_an_accepted_block_ends_there():
             break
     else:
         pytest.fail("no generation ended inside a block")
-    assert at >= 0
 
 
 def test_stop_string_inside_an_accepted_block(target):
