@@ -126,16 +126,17 @@ def test_a_second_load_is_quick(target):
 def test_weights_are_held_once(target):
     """The memory that a load keeps is the model's own, not the model's twice."""
     code = """
-import resource, sys
+import sys, psutil
 import minispec as ms
 from minispec import model, hub, decode
 import transformers
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = psutil.Process().memory_info().rss
 lm = ms.load(dtype="float32", device="cpu")
-grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+grown = psutil.Process().memory_info().rss - before
 held = sum(w.nbytes for w in lm.model.parameters())
 assert lm.model.lm_head.weight is lm.model.embed_tokens.weight
-sys.exit(grown > 1.9 * held)  # 0.54 GB held; the file's pages (0.27 GB) and the largest tensor pass through
+print(grown / held)
+sys.exit(grown > 1.7 * held)  # 0.54 GB held; a second copy would make it twice that
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
