@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from minispec.cache import KVCache as KVCache
+    from minispec.checkpoints import load_drafter as load_drafter
     from minispec.decode import generate as generate
     from minispec.decode import generate_batch as generate_batch
     from minispec.decode import stream as stream
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 # Names are imported when they are first used: `minispec --help` need not wait for torch.
 HOME = {
     "KVCache": "cache",
+    "load_drafter": "checkpoints",
     "generate": "decode",
     "generate_batch": "decode",
     "stream": "decode",

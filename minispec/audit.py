@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from minispec import exact, faults
+from minispec.checkpoints import load_drafter
 from minispec.decode import generate, generate_batch
 from minispec.drafters.draft_model import DraftModel
 from minispec.drafters.ngram import NGram
-from minispec.hub import toy
+from minispec.hub import load, toy
 from minispec.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ TIE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.5, torch.floa
 class Check:
     name: str
     measured: str
-    passed: bool
+    passed: bool | None  # None: no check, a number to compare with
 
 
 def enumeration(full: bool) -> Iterator[Check]:
@@ -135,21 +136,46 @@ def identity(
     lm: LanguageModel, drafters: dict[str, Callable[[], Drafter]], limit: int, tokens: int, batches: tuple[int, ...]
 ) -> Iterator[Check]:
     """At temperature 0 every method emits the tokens of autoregressive decoding, alone and in batches, or ties."""
-    prompts = [lm.encode(request["messages"]) for request in read_requests()[:: max(1, 48 // limit)][:limit]]
+    prompts = some_prompts(lm, limit)
     wanted = [generate(lm, prompt, max_new_tokens=tokens).tokens for prompt in prompts]
     for (method, make), size in itertools.product(drafters.items(), batches):
         got: list[Tensor] = []
         for start in range(0, len(prompts), size):
             group = prompts[start : start + size]
             got += [g.tokens for g in generate_batch(lm, group, make(), max_new_tokens=tokens)]
-        gaps = [first_gap(lm, *texts) for texts in zip(prompts, wanted, got, strict=True)]
-        parted = [gap for gap in gaps if gap is not None]
-        bound = TIE[lm.model.dtype]
-        dtype = str(lm.model.dtype).removeprefix("torch.")
-        measured = f"{len(prompts) - len(parted)} of {len(prompts)} texts equal"
-        if parted:
-            measured += f"; {len(parted)} part where the two best logits are {max(parted):.4f} apart or less (tie: {bound})"
-        yield Check(f"identity: {method}, {dtype}, batch {size}", measured, all(gap < bound for gap in parted))
+        measured, worst = compare(lm, prompts, wanted, got)
+        yield Check(f"identity: {method}, {dtype_name(lm)}, batch {size}", measured, worst < TIE[lm.model.dtype])
+
+
+def peers(lm: LanguageModel, drafters: dict[str, Callable[[], Drafter]], limit: int, tokens: int) -> Iterator[Check]:
+    """How often transformers' own assisted generation and prompt lookup part from its `generate`, on the same requests."""
+    from minispec.bench import transformers_methods
+
+    prompts = some_prompts(lm, limit)
+    plain, *others = transformers_methods(lm, {name: make() for name, make in drafters.items()}).items()
+    wanted, *texts = ([torch.tensor(method([p], tokens).tokens[0]) for p in prompts] for _, method in (plain, *others))
+    for (name, _), got in zip(others, texts, strict=True):
+        yield Check(f"for comparison: {name}, {dtype_name(lm)}", compare(lm, prompts, wanted, got)[0], None)
+
+
+def some_prompts(lm: LanguageModel, limit: int) -> list[Tensor]:
+    """Prompts of `limit` of our requests, spread over the kinds."""
+    return [lm.encode(request["messages"]) for request in read_requests()[:: max(1, 48 // limit)][:limit]]
+
+
+def dtype_name(lm: LanguageModel) -> str:
+    return str(lm.model.dtype).removeprefix("torch.")
+
+
+def compare(lm: LanguageModel, prompts: list[Tensor], wanted: list[Tensor], got: list[Tensor]) -> tuple[str, float]:
+    """How many texts are equal, in words, and the widest gap between two logits at which texts part (0: none do)."""
+    gaps = [first_gap(lm, *texts) for texts in zip(prompts, wanted, got, strict=True)]
+    parted = [gap for gap in gaps if gap is not None]
+    words = f"{len(prompts) - len(parted)} of {len(prompts)} texts equal"
+    if parted:
+        words += f"; {len(parted)} part where the two best logits are {max(parted):.4f} apart or less"
+        words += f" (tie: {TIE[lm.model.dtype]})"
+    return words, max(parted, default=0.0)
 
 
 @torch.inference_mode()
@@ -168,10 +194,14 @@ def first_gap(lm: LanguageModel, prompt: Tensor, a: Tensor, b: Tensor) -> float 
 
 
 def run(lm: LanguageModel, methods: tuple[str, ...], full: bool) -> Iterator[Check]:
-    """All checks of the audit, as they are done; `lm` in float32."""
-    makers: dict[str, Callable[[], Drafter]] = {"ngram": NGram}
+    """All checks of the audit, as they are done. The full one repeats token identity in bfloat16, beside transformers'."""
+    makers: dict[str, Callable[[], Drafter]] = {"draft": lambda: load_drafter("draft", lm), "ngram": NGram}
+    chosen = {method: makers[method] for method in methods if method in makers}
     yield from enumeration(full)
     yield from wrong_rules(20_000 if full else 4_000)
     yield from sampling_tests(100_000 if full else 5_000)
-    chosen = {method: makers[method] for method in methods if method in makers}
     yield from identity(lm, chosen, 48 if full else 4, 128 if full else 32, (1, 4, 16) if full else (1, 4))
+    if full and lm.model.dtype == torch.float32:
+        lm = load(lm.name, str(lm.model.device), torch.bfloat16)
+        yield from identity(lm, chosen, 48, 128, (1,))
+        yield from peers(lm, chosen, 48, 128)

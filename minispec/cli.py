@@ -18,8 +18,10 @@ from minispec import __version__
 if TYPE_CHECKING:
     from minispec.drafters.base import Drafter
     from minispec.hub import LanguageModel
+    from minispec.trace import Trace
 
-METHODS = ("autoregressive", "ngram")
+METHODS = ("autoregressive", "draft", "ngram")
+VERDICTS = {True: "ok  ", False: "FAIL", None: "    "}
 DEMO_PROMPT = "Explain in a short paragraph why the sky is blue during the day and red in the evening."
 
 
@@ -83,6 +85,8 @@ def build_parser() -> argparse.ArgumentParser:
 
     generate = commands.add_parser("generate", help="generate text by one method")
     generate.add_argument("--method", default="autoregressive", metavar="M", help=f"one of {', '.join(METHODS)}")
+    generate.add_argument("--drafter", metavar="PATH", help="a folder or hub id to draft with (default: the one shipped)")
+    generate.add_argument("--num-tokens", type=int, metavar="N", help="tokens drafted a round, at most")
     generate.add_argument("--prompt", required=True, help="what to ask; a chat message where the model has a template")
     generate.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 (default) is greedy")
     generate.add_argument("--top-k", type=int, default=0, metavar="K", help="0 (default) is off")
@@ -100,7 +104,27 @@ def build_parser() -> argparse.ArgumentParser:
     audit.add_argument("--dtype", default="float32", metavar="D", help="for token identity (default: float32)")
     audit.set_defaults(run=run_audit)
 
-    train = commands.add_parser("train", help="make the text that drafters learn from")
+    bench = commands.add_parser("bench", help="what each method gains here: requests x methods x batch sizes")
+    bench.add_argument("--methods", nargs="+", default=list(METHODS[1:]), metavar="M", help="default: all that draft")
+    bench.add_argument("--peers", choices=["transformers"], help="measure transformers' own counterparts in turn")
+    bench.add_argument("--requests", metavar="FILE", help="JSON lines as in minispec/data/requests.jsonl (default)")
+    bench.add_argument("--limit", type=int, metavar="N", help="only N requests, spread over the file")
+    bench.add_argument("--batch", default="1", metavar="SIZES", help="batch sizes, such as 1,4,16 (default: 1)")
+    bench.add_argument("--repeats", type=int, default=1, metavar="N", help="times that all is run (default: 1)")
+    bench.add_argument("--max-new-tokens", type=int, default=128, metavar="N")
+    bench.add_argument("--num-tokens", type=int, metavar="N", help="tokens drafted a round, at most")
+    bench.add_argument("--out", required=True, metavar="FILE", help="where the JSON result goes; the tables go to stdout")
+    add_model_options(bench)
+    bench.set_defaults(run=run_bench)
+
+    export = commands.add_parser("export", help="write a drafter as a folder that other software opens")
+    export.add_argument("drafter", choices=["draft"])
+    export.add_argument("folder", metavar="DIR", help="a new folder")
+    export.add_argument("--source", metavar="PATH", help="the drafter's folder (default: the one shipped)")
+    add_model_options(export)
+    export.set_defaults(run=run_export)
+
+    train = commands.add_parser("train", help="make the text that drafters learn from, and train a drafter")
     stages = train.add_subparsers(dest="stage", required=True, metavar="STAGE", parser_class=Parser)
     data = stages.add_parser("data", help="let the target answer prompts of eight kinds; run again, it goes on")
     data.add_argument("--out", default="training/text.npz", metavar="FILE", help="default: training/text.npz")
@@ -112,6 +136,21 @@ def build_parser() -> argparse.ArgumentParser:
     data.add_argument("--seed", type=int, default=0, metavar="S")
     add_model_options(data)
     data.set_defaults(run=run_train_data)
+
+    draft = stages.add_parser("draft", help="distil a draft model from the target; run again, it goes on")
+    draft.add_argument("--text", default="training/text.npz", metavar="FILE", help="default: training/text.npz")
+    draft.add_argument("--out", required=True, metavar="DIR", help="the folder to write; what was there is replaced")
+    draft.add_argument("--layers", type=int, nargs="+", metavar="I", help="take these of the target's layers")
+    draft.add_argument("--width", type=int, default=192, metavar="N", help="without --layers: width (default: 192)")
+    draft.add_argument("--depth", type=int, default=4, metavar="N", help="without --layers: layers (default: 4)")
+    draft.add_argument("--vocabulary", type=int, default=8192, metavar="N", help="ids that it may draft (default: 8192)")
+    draft.add_argument("--steps", type=int, default=2000, metavar="N")
+    draft.add_argument("--batch", type=int, default=8, metavar="N", help="texts a step (default: 8)")
+    draft.add_argument("--lr", type=float, default=5e-4, metavar="X")
+    draft.add_argument("--seed", type=int, default=0, metavar="S")
+    draft.add_argument("--model", default="smollm2-135m", metavar="ID", help="smollm2-135m, a hub id or a folder")
+    draft.add_argument("--device", default="auto", metavar="D", help="auto, cpu, cuda, cuda:N or mps")
+    draft.set_defaults(run=run_train_draft)
     return parser
 
 
@@ -131,13 +170,20 @@ def check_budget(max_new_tokens: int) -> None:
         raise ValueError(f"--max-new-tokens must be 1 or more, but is {max_new_tokens}")
 
 
-def make_drafter(method: str, lm: LanguageModel) -> Drafter | None:
+def make_drafter(method: str, lm: LanguageModel, source: str | None = None, num_tokens: int | None = None) -> Drafter | None:
     """The drafter of a method; None for autoregressive decoding."""
+    options: dict[str, Any] = {} if num_tokens is None else {"num_tokens": num_tokens}
+    if source and method in ("autoregressive", "ngram"):
+        raise ValueError(f"the method {method} has no weights, so --drafter says nothing; choose --method draft")
+    if method == "autoregressive":
+        return None
     if method == "ngram":
         from minispec.drafters.ngram import NGram
 
-        return NGram()
-    return None
+        return NGram(**options)
+    from minispec.checkpoints import load_drafter
+
+    return load_drafter(method, lm, source, **options)
 
 
 def run_info(args: argparse.Namespace) -> None:
@@ -209,7 +255,8 @@ def run_generate(args: argparse.Namespace) -> None:
     options = {"sampling": sampling, "seed": args.seed, "max_new_tokens": args.max_new_tokens, "stop": args.stop}
     if lm.tokenizer is None:
         raise ValueError(f"{args.model} has no tokenizer, so a text prompt cannot be read")
-    generation = show_stream(lm, args.prompt, make_drafter(args.method, lm), show=not args.json, **options)
+    drafter = make_drafter(args.method, lm, args.drafter, args.num_tokens)
+    generation = show_stream(lm, args.prompt, drafter, show=not args.json, **options)
     trace = generation.trace
     if args.json:
         report = {
@@ -265,13 +312,15 @@ def run_demo(args: argparse.Namespace) -> None:
 
     lm = hub.load(args.model, args.device, args.dtype)
     generate(lm, args.prompt, max_new_tokens=4)  # the first passes of a process are slow
-    rows, texts = [], []
-    for method in METHODS:
+    methods = METHODS if lm.name == hub.DEFAULT else [method for method in METHODS if method != "draft"]
+    traces, texts = {}, []
+    for method in methods:
         drafter = make_drafter(method, lm)
+        if drafter:
+            generate(lm, args.prompt, drafter, max_new_tokens=4)
         print(f"--- {method} ---")
         generation = show_stream(lm, args.prompt, drafter, show=True, max_new_tokens=args.max_new_tokens)
-        trace = generation.trace
-        seconds = trace.ttft_s + sum(round.seconds for round in trace.rounds)
+        traces[method] = generation.trace
         texts.append(generation.tokens)
         gap = first_gap(lm, lm.encode(args.prompt), texts[0], texts[-1])
         if gap is not None:
@@ -279,14 +328,34 @@ def run_demo(args: argparse.Namespace) -> None:
                 f"(This text parts from the first one where its two best logits are {gap:.3f} apart: a tie, up to rounding."
             )
             print(" With --dtype float32 the texts are the same; `minispec audit` shows that they must be.)")
-        rows.append((method, len(generation.tokens), len(trace.rounds), trace, seconds))
         print()
     print(f"{'method':<16}{'tokens':>8}{'rounds':>8}{'tokens a round':>16}{'first token':>13}{'tokens a second':>17}")
-    for method, tokens, rounds, trace, seconds in rows:
-        rate = f"{tokens / seconds:.1f}"
-        print(f"{method:<16}{tokens:>8}{rounds:>8}{trace.tokens_per_pass:>16.2f}{trace.ttft_s:>11.2f} s{rate:>17}")
+    rates = {}
+    for (method, trace), tokens in zip(traces.items(), map(len, texts), strict=True):
+        rates[method] = tokens / (trace.ttft_s + sum(round.seconds for round in trace.rounds))
+        print(
+            f"{method:<16}{tokens:>8}{len(trace.rounds):>8}{trace.tokens_per_pass:>16.2f}{trace.ttft_s:>11.2f} s"
+            f"{rates[method]:>17.1f}"
+        )
     dtype = str(lm.model.dtype).removeprefix("torch.")
     print(f"\n{lm.name}, {dtype}, on {lm.model.device}. A pass reads the whole model, whether for one token or for several.")
+    plain = traces["autoregressive"].rounds
+    for method, trace in traces.items():
+        if plain and trace.rounds and method != "autoregressive":
+            one = sum(round.verify_s for round in plain) / len(plain)
+            print(explain(method, trace, one, rates[method] / rates["autoregressive"]))
+
+
+def explain(method: str, trace: Trace, one: float, speedup: float) -> str:
+    """Why a method gained or lost, in passes over one token, which take `one` second each."""
+    count = len(trace.rounds)
+    nodes = sum(len(round.drafted) for round in trace.rounds) / count
+    verify, draft = (sum(getattr(round, name) for round in trace.rounds) / count / one for name in ("verify_s", "draft_s"))
+    verdict = f"{speedup:.2f} times as fast" if speedup >= 1 else f"slower here ({speedup:.2f} times as fast)"
+    return (
+        f"{method}: {verdict}. A round drafts {nodes:.1f} tokens and emits {trace.tokens_per_pass:.2f}; checking them costs "
+        f"{verify:.2f} passes over one token, and drafting them {draft:.2f}."
+    )
 
 
 def run_audit(args: argparse.Namespace) -> None:
@@ -299,11 +368,11 @@ def run_audit(args: argparse.Namespace) -> None:
     failed, count = [], 0
     with tqdm(unit="check", disable=not sys.stderr.isatty(), leave=False) as bar:
         for check in audit.run(hub.load(dtype=args.dtype), tuple(args.methods), args.full):
-            count += 1
+            count += check.passed is not None
             bar.update()
             bar.clear()
-            print(f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.measured}", flush=True)
-            failed += [] if check.passed else [check.name]
+            print(f"{VERDICTS[check.passed]}  {check.name}: {check.measured}", flush=True)
+            failed += [check.name] if check.passed is False else []
     print(f"\n{count} checks, {len(failed)} failed{': ' if failed else ''}{', '.join(failed)}")
     if failed:
         sys.exit(1)
@@ -324,3 +393,71 @@ def run_train_data(args: argparse.Namespace) -> None:
     lm = hub.load(args.model, args.device, args.dtype)
     corpus = write_corpus(lm, file, args.tokens, args.batch, args.max_new_tokens, args.seed)
     print(f"{file}: {len(corpus.texts)} texts, {corpus.tokens} answer tokens, {file.stat().st_size / 1e6:.1f} MB")
+
+
+def run_train_draft(args: argparse.Namespace) -> None:
+    if args.steps < 1 or args.batch < 1 or not args.lr > 0:
+        raise ValueError("--steps and --batch must be 1 or more, and --lr above 0")
+    from pathlib import Path
+
+    from minispec import hub
+    from minispec.train.data import Corpus
+    from minispec.train.draft import train_draft
+
+    out = Path(args.out)
+    if not out.parent.is_dir():
+        raise ValueError(f"the folder {out.parent} does not exist; make it first")
+    texts, held = Corpus.load(Path(args.text)).split()
+    lm = hub.load(args.model, args.device, "float32")
+    recipe = {"layers": args.layers, "width": args.width, "depth": args.depth, "drafted": args.vocabulary}
+    recipe |= {"steps": args.steps, "batch": args.batch, "lr": args.lr, "seed": args.seed}
+    measured = train_draft(lm, texts, held, out, hub.home() / "labels", **recipe)
+    size = (out / "model.safetensors").stat().st_size / 1e6
+    print(f"{out}: {size:.1f} MB; {', '.join(f'{name} {value:.3f}' for name, value in measured.items())}")
+
+
+def run_bench(args: argparse.Namespace) -> None:
+    for method in args.methods:
+        check_method(method)
+    check_budget(args.max_new_tokens)
+    sizes = args.batch.split(",")
+    if not all(size.isdigit() and int(size) for size in sizes) or args.repeats < 1:
+        raise ValueError("--batch must be sizes such as 1,4,16, and --repeats 1 or more")
+    from pathlib import Path
+
+    from minispec import hub
+    from minispec.audit import REQUESTS, read_requests
+    from minispec.bench import bench, report, write_json
+
+    file = Path(args.out)
+    if not file.parent.is_dir():
+        raise ValueError(f"the folder {file.parent} does not exist; make it first")
+    requests = read_requests(Path(args.requests) if args.requests else REQUESTS)
+    if args.limit is not None:
+        if args.limit < 1:
+            raise ValueError(f"--limit must be 1 or more, but is {args.limit}")
+        requests = requests[:: max(1, len(requests) // args.limit)][: args.limit]
+    lm = hub.load(args.model, args.device, args.dtype)
+    drafters = {m: make_drafter(m, lm, num_tokens=args.num_tokens) for m in args.methods if m != "autoregressive"}
+    result = bench(
+        lm,
+        drafters,
+        requests,
+        max_new_tokens=args.max_new_tokens,
+        batches=[int(size) for size in sizes],
+        repeats=args.repeats,
+        peers=bool(args.peers),
+        save=lambda result: write_json(result, file),
+    )
+    print(report(result))
+
+
+def run_export(args: argparse.Namespace) -> None:
+    from pathlib import Path
+
+    from minispec import hub
+    from minispec.checkpoints import export_draft, load_drafter
+
+    lm = hub.load(args.model, args.device, args.dtype)
+    export_draft(load_drafter(args.drafter, lm, args.source), lm, Path(args.folder))
+    print(args.folder)

@@ -175,9 +175,17 @@ def load(name: str = DEFAULT, device: str = "auto", dtype: str | torch.dtype = "
     return LanguageModel(model.eval().requires_grad_(False), tokenizer, ends, folder, name)
 
 
-def load_weights(model: Transformer, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
+def load_weights(
+    model: Transformer,
+    folder: Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    shared: dict[str, Tensor] | None = None,
+    extra: Sequence[str] = (),
+) -> None:
     """Fill `model` (on the meta device) tensor by tensor, so that no second copy of the weights is ever held.
 
+    `shared`: tensors to use as they are, which `folder` then lacks; `extra`: tensors in it that are no weights.
     Raises ValueError if a tensor is missing, left over or of the wrong shape, or a file is damaged.
     """
     from safetensors import SafetensorError, safe_open
@@ -188,7 +196,7 @@ def load_weights(model: Transformer, folder: Path, device: torch.device, dtype: 
     try:
         opened = [safe_open(file, framework="pt", device="cpu") for file in files]
         place = {name: file for file in opened for name in file.keys()}  # noqa: SIM118 (not a dict)
-        left = set(place)
+        left = set(place) - set(extra)
 
         def read(name: str) -> Tensor:
             if name not in place:
@@ -196,8 +204,10 @@ def load_weights(model: Transformer, folder: Path, device: torch.device, dtype: 
             left.discard(name)
             return place[name].get_tensor(name).to(device, dtype)
 
-        filled = {}
+        filled = dict(shared or {})
         for name, empty in model.state_dict().items():
+            if name in filled:
+                continue
             if name == "lm_head.weight" and model.config.tie_word_embeddings:
                 left.discard(name)
                 continue
@@ -212,6 +222,8 @@ def load_weights(model: Transformer, folder: Path, device: torch.device, dtype: 
     if left:
         raise ValueError(f"the weights in {folder} hold tensors that this architecture lacks: {', '.join(sorted(left)[:3])}")
     model.load_state_dict(filled, assign=True, strict=False)
+    for name, weight in (shared or {}).items():  # loading wraps a tensor anew; a shared one must stay the same object
+        setattr(model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2], weight)
     if model.config.tie_word_embeddings:
         model.lm_head.weight = model.embed_tokens.weight
     model.set_frequencies(device)

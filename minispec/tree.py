@@ -31,7 +31,8 @@ class TokenTree:
     q: Tensor | None = None
 
     def __post_init__(self) -> None:
-        self.tokens, self.parents = torch.as_tensor(self.tokens), torch.as_tensor(self.parents)
+        self.tokens = torch.as_tensor(self.tokens, dtype=torch.int64)  # an empty list would make a tensor of floats
+        self.parents = torch.as_tensor(self.parents, dtype=torch.int64)
 
     @classmethod
     def chain(cls, rows: Sequence[Sequence[int]], q: Tensor | None = None) -> TokenTree:

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minispec as ms
+from minispec import exact
 from minispec.decode import Decoder
 from minispec.sampling import Dice, Sampling
 
@@ -70,7 +71,49 @@ def test_ngram_equals_a_search_by_definition(prompt, more):
     assert chain(drafter.propose([4])) == [brute_force(prompt + more, (3, 2, 1), 4)]
 
 
+class RandomTree(ms.NGram):
+    """Trees of random shape, redrawn every round: fixed children, or siblings sampled without replacement from q."""
+
+    def __init__(self, nodes, sampled):
+        super().__init__(1, 1)
+        self.nodes, self.sampled = nodes, sampled
+
+    def start(self, target, cache_rows, prompts, hidden, dice):
+        super().start(target, cache_rows, prompts, hidden, dice)
+        self.generators = [torch.Generator().manual_seed(g.initial_seed()) for g in dice.generators]
+
+    def keep_rows(self, rows):
+        super().keep_rows(rows)
+        self.generators = [self.generators[row] for row in rows]
+
+    def propose(self, budget):
+        rows = [self.grow(min(self.nodes, most), chance) for most, chance in zip(budget, self.generators, strict=True)]
+        width = max(len(tokens) for tokens, *_ in rows)
+        pad = lambda values: [*values, *[-1] * (width - len(values))]
+        q = [[*q, *[torch.full((5,), 0.2)] * (width - len(q))] for *_, q in rows]
+        q = torch.stack([torch.stack(row) for row in q]).double() if self.sampled and width else None
+        tokens, parents = (torch.tensor([pad(row[i]) for row in rows]).view(len(rows), width) for i in (0, 1))
+        return ms.TokenTree(tokens, parents, q)
+
+    def grow(self, nodes, chance):
+        tokens, parents, qs = [], [], []
+        law = {}  # of a parent's children
+        for i in range(nodes):
+            parent = int(torch.randint(0, i + 1, (), generator=chance))
+            q = law.setdefault(parent, torch.rand(5, generator=chance, dtype=torch.float64).softmax(-1))
+            left = q.clone()
+            left[[x for x, at in zip(tokens, parents, strict=True) if at == parent]] = 0
+            if not left.sum():
+                break
+            tokens.append(int(left.multinomial(1, generator=chance)))
+            parents.append(parent)
+            qs.append(q)
+        return tokens, parents, qs
+
+
 DRAFTERS = {
+    "fixed trees": lambda: RandomTree(7, sampled=False),
+    "sampled trees": lambda: RandomTree(7, sampled=True),
     "ngram": lambda: ms.NGram(1, 3, 4),
     "draft": lambda: ms.DraftModel(ms.toy(seed=1, num_hidden_layers=1), 4),
     "the target itself": lambda: ms.DraftModel(ms.toy(), 4),
@@ -95,6 +138,8 @@ def test_both_caches_equal_a_fresh_computation_after_every_round(name, data):
         for i, request in enumerate(decoder.active):
             text = request.prompt.tolist() + request.tokens
             assert decoder.cache.lengths[i] == len(text) - 1, "all but the pending token"
+            if request.trace.rounds:
+                assert list(tree_path(request.trace.rounds[-1])) == request.trace.rounds[-1].accepted
             assert same_as_fresh(lm, decoder.cache, i, text[:-1])
             if isinstance(drafter, ms.DraftModel) and request.trace.rounds:
                 fed = drafter.cache.lengths[i]
@@ -111,6 +156,15 @@ def test_both_caches_equal_a_fresh_computation_after_every_round(name, data):
             assert plain.finish_reason == request.finish_reason
 
 
+def tree_path(round):
+    """The tokens along the accepted path, each a child of the one before."""
+    at = 0
+    for node in round.path:
+        assert round.tree.parents[0, node - 1] == at
+        yield int(round.tree.tokens[0, node - 1])
+        at = node
+
+
 def same_as_fresh(lm, cache, row, text):
     fresh = lm.model.new_cache(1, max(1, len(text)))
     if text:
@@ -119,6 +173,26 @@ def same_as_fresh(lm, cache, row, text):
     return torch.allclose(cache.keys[:, row, :, :n], fresh.keys[:, 0, :, :n], atol=1e-10) and torch.allclose(
         cache.values[:, row, :, :n], fresh.values[:, 0, :, :n], atol=1e-10
     )
+
+
+@pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.7, top_k=3)])
+@pytest.mark.parametrize("sampled", [False, True])
+def test_random_trees_keep_the_law(sampled, sampling):
+    assert exact.sampling_test(ms.toy(), RandomTree(4, sampled), sampling, 6_000).passed
+
+
+def test_a_few_ids_to_draft_from_keep_the_law_and_the_text():
+    """q has to stand at the ids that were drafted, and be 0 elsewhere."""
+    ids = torch.tensor([0, 2, 3])
+    drafter = ms.DraftModel(ms.toy(seed=1, num_hidden_layers=1), 3, vocabulary=ids)
+    assert exact.sampling_test(ms.toy(), drafter, Sampling(1.0), 6_000).passed
+    for temperature in (0.0, 1.0):
+        g = ms.generate(ms.toy(), IDS, drafter, max_new_tokens=60, sampling=Sampling(temperature))
+        drafted = [token for r in g.trace.rounds for token in r.drafted]
+        assert set(drafted) <= {0, 2, 3} and drafted
+    assert set(g.tokens.tolist()) == {0, 1, 2, 3, 4}
+    plain = ms.generate(ms.toy(), IDS, max_new_tokens=40)
+    assert ms.generate(ms.toy(), IDS, drafter, max_new_tokens=40).tokens.tolist() == plain.tokens.tolist()
 
 
 def test_a_perfect_drafter_is_always_accepted_and_leaves_no_hole():
@@ -267,5 +341,6 @@ def test_no_eos_id_is_no_obstacle():
 def test_real_requests_keep_their_tokens(target):
     from minispec import audit
 
-    for check in audit.identity(target, {"ngram": ms.NGram}, 8, 48, (1, 4)):
+    makers = {"ngram": ms.NGram, "draft": lambda: ms.load_drafter("draft", target)}
+    for check in audit.identity(target, makers, 8, 32, (1, 4)):
         assert check.passed, check.measured

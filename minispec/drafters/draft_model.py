@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from minispec.sampling import Dice, draw
@@ -25,16 +26,21 @@ class DraftModel:
     """Drafts up to `num_tokens` tokens with the language model `small`.
 
     It stops earlier where the likeliest next token has a probability below `min_confidence`: that is decided before
-    the token is drawn, so it leaves the law of the output alone.
+    the token is drawn, so it leaves the law of the output alone. `vocabulary` [ids]: draft these ids only, for the output
+    matrix is most of what a step of a small model costs; the others have q = 0.
     Raises ValueError for num_tokens below 1, and (in `start`) if the tokenizers differ.
     """
 
     layers: Sequence[int] = ()
 
-    def __init__(self, small: LanguageModel, num_tokens: int = 4, min_confidence: float = 0.0):
+    def __init__(
+        self, small: LanguageModel, num_tokens: int = 4, min_confidence: float = 0.0, vocabulary: Tensor | None = None
+    ):
         if num_tokens < 1:
             raise ValueError(f"num_tokens must be 1 or more, but is {num_tokens}")
         self.small, self.num_tokens, self.min_confidence = small, num_tokens, min_confidence
+        self.ids = vocabulary
+        self.head = small.model.lm_head.weight if vocabulary is None else small.model.lm_head.weight[vocabulary]
 
     def start(
         self, target: LanguageModel, cache_rows: int, prompts: list[Tensor], hidden: Tensor | None, dice: Dice
@@ -43,14 +49,18 @@ class DraftModel:
         model = self.small.model
         self.limit = min(cache_rows, model.config.max_position_embeddings)
         self.width = target.model.config.vocab_size
-        self.shared = min(self.width, model.config.vocab_size)  # real pairs pad their vocabularies differently
+        if self.ids is None:  # real pairs pad their vocabularies differently: draft what both have
+            self.head = self.head[: self.width]
+        mine = [*model.parameters(), *([] if self.ids is None else [self.head])]
+        theirs = {weight.data_ptr() for weight in target.model.parameters()}
+        self.weight_bytes = sum(weight.nbytes for weight in mine if weight.data_ptr() not in theirs)
         self.texts = [prompt.tolist() for prompt in prompts]
         self.fed = [list[int]() for _ in prompts]  # the tokens whose keys and values are in the cache
         self.cache, self.dice, self.passes = model.new_cache(len(prompts), self.limit), dice, 0
 
     @property
     def extra_bytes(self) -> int:
-        return sum(weight.nbytes for weight in self.small.model.parameters()) + self.cache.nbytes
+        return self.weight_bytes + self.cache.nbytes
 
     def propose(self, budget: list[int]) -> TokenTree:
         # The text may outgrow the drafter's positions: then it drafts less, and at last nothing.
@@ -60,26 +70,28 @@ class DraftModel:
         # First it reads whatever its cache lacks: after a round in which all was accepted, that is two tokens.
         feed = [text[len(fed) :] if n else [] for text, fed, n in zip(self.texts, self.fed, room, strict=True)]
         while any(feed):
-            logits = self.read(feed)  # [batch, shared]
+            logits = self.read(feed)  # [batch, ids that it drafts]
             sure = logits.float().softmax(-1).amax(-1) >= self.min_confidence
             going = [bool(new) and len(d) < n for new, d, n in zip(feed, drafts, room, strict=True)]
             going = [go and ok for go, ok in zip(going, sure.tolist(), strict=True)]
             if not any(going):
                 break
             q = self.dice.sampling(logits)
+            if self.ids is not None:
+                q = q.new_zeros(len(q), self.width).index_copy(1, self.ids, q)  # [batch, vocab of the target]
             if self.dice.sampling.temperature == 0:
                 tokens = q.argmax(-1)
             else:
                 u = self.dice.roll([int(go) for go in going], q.dtype)[:, 0]
                 tokens = draw(q, u.to(q.device))
-                qs.append(torch.nn.functional.pad(q, (0, self.width - self.shared)))  # [batch, vocab of the target]
+                qs.append(F.pad(q, (0, self.width - q.shape[1])))
             for draft, token, go in zip(drafts, tokens.tolist(), going, strict=True):
                 draft += [token] if go else []
             feed = [d[-1:] if go and len(d) < n else [] for d, go, n in zip(drafts, going, room, strict=True)]
         return TokenTree.chain(drafts, torch.stack(qs, 1) if qs else None)
 
     def read(self, feed: list[list[int]]) -> Tensor:
-        """Feed each row its tokens (perhaps none); the logits after the last of them, [batch, shared vocabulary]."""
+        """Feed each row its tokens (perhaps none); the logits after the last of them, [batch, ids that it drafts]."""
         width = max(map(len, feed))
         padded = torch.tensor([[*new, *[-1] * (width - len(new))] for new in feed], device=self.small.model.device)
         # An id that its vocabulary lacks is read as another one: a worse guess, never a wrong text.
@@ -88,7 +100,7 @@ class DraftModel:
             fed += new
         self.passes += 1
         ends = torch.tensor([max(0, len(new) - 1) for new in feed], device=state.device)
-        return self.small.model.logits(state[torch.arange(len(feed), device=state.device), ends])[:, : self.shared]
+        return F.linear(state[torch.arange(len(feed), device=state.device), ends], self.head)
 
     def commit(self, tokens: list[list[int]], hidden: list[Tensor] | None) -> None:
         for text, fed, new in zip(self.texts, self.fed, tokens, strict=True):
@@ -107,6 +119,8 @@ class DraftModel:
 
 def same_tokenizer(small: LanguageModel, target: LanguageModel) -> None:
     """Raise ValueError, saying how they differ, unless both models mean the same text by the same ids."""
+    if small.tokenizer is target.tokenizer is not None:
+        return
     if small.tokenizer is None or target.tokenizer is None:
         sizes = small.model.config.vocab_size, target.model.config.vocab_size
         if small.tokenizer is not target.tokenizer or sizes[0] > sizes[1]:

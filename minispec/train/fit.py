@@ -1,0 +1,122 @@
+"""The training loop that every drafter shares: AdamW, warm-up and cosine decay, saved and resumed.
+
+fit(model, examples, lengths, Path("runs/draft"), steps=2000, batch=8, lr=5e-4)   # model(examples) is their loss
+accelerate launch -m minispec train draft ...         # on several GPUs: Accelerate shares out the batches
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+SAVE_S = 150  # seconds between two saves: what a stop may lose
+
+
+class Batches(torch.utils.data.Sampler):
+    """Indices of examples, batch by batch, alike in length within a batch; the same ones for the same seed."""
+
+    def __init__(self, lengths: Sequence[int], size: int, steps: int, seed: int):
+        if len(lengths) < size:
+            raise ValueError(f"a batch takes {size} texts, but there are only {len(lengths)} to train on")
+        self.lengths, self.size, self.steps, self.seed = lengths, size, steps, seed
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        chance, left = torch.Generator().manual_seed(self.seed), self.steps
+        while left:
+            order = torch.randperm(len(self.lengths), generator=chance).tolist()
+            groups = []
+            for start in range(0, len(order), 32 * self.size):  # sorted by length within a window of 32 batches
+                window = sorted(order[start : start + 32 * self.size], key=self.lengths.__getitem__)
+                groups += [window[i : i + self.size] for i in range(0, len(window) - self.size + 1, self.size)]
+            for i in torch.randperm(len(groups), generator=chance).tolist()[:left]:
+                yield groups[i]
+                left -= 1
+
+
+def fit(
+    model: nn.Module,
+    examples: Sequence[Any],
+    lengths: Sequence[int],
+    folder: Path,
+    *,
+    steps: int,
+    batch: int,
+    lr: float,
+    seed: int = 0,
+) -> list[float]:
+    """Train the parameters of `model` that require gradients; `model(list of examples)` is their loss. Each step's loss.
+
+    `lengths`: tokens of each example, so that a batch holds examples of similar length.
+    The state (weights, optimizer, random numbers) is saved in `folder` every few minutes, beside first and then
+    renamed; a second call goes on from there. Raises ValueError for too few examples, and when the loss is not finite.
+    """
+    from accelerate import Accelerator, skip_first_batches
+    from tqdm import tqdm
+
+    accelerator = Accelerator()
+    loader = torch.utils.data.DataLoader(
+        examples,  # pyright: ignore[reportArgumentType] (a list is a dataset)
+        batch_sampler=Batches(lengths, batch, steps * accelerator.num_processes, seed),
+        collate_fn=list,
+    )
+    chosen = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(chosen, lr=lr, betas=(0.9, 0.95), weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, steps))
+    wrapped, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    losses: list[float] = []
+    state = folder / "state.pt"
+    if state.exists():
+        saved = torch.load(state, weights_only=True)
+        model.load_state_dict(saved["model"], strict=False)
+        optimizer.load_state_dict(saved["optimizer"])
+        schedule.load_state_dict(saved["schedule"])
+        losses = saved["losses"]
+    at = time.monotonic()
+    main = accelerator.is_main_process
+    with tqdm(total=steps, initial=len(losses), unit="step", disable=not (main and sys.stderr.isatty())) as bar:
+        for group in skip_first_batches(loader, len(losses)):
+            value = wrapped(group)
+            mean: Any = accelerator.reduce(value.detach(), "mean")
+            losses.append(float(mean))
+            if not math.isfinite(losses[-1]):
+                raise ValueError(f"the loss is not finite at step {len(losses)}; use a lower learning rate than {lr}")
+            accelerator.backward(value)
+            accelerator.clip_grad_norm_(chosen, 1.0)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            bar.update()
+            bar.set_postfix(loss=f"{sum(losses[-50:]) / len(losses[-50:]):.3f}")
+            if main and (time.monotonic() - at > SAVE_S or len(losses) == steps):
+                trained = {name: weight.detach() for name, weight in model.named_parameters() if weight.requires_grad}
+                part = folder / ".state.part"
+                torch.save(
+                    {
+                        "model": trained,
+                        "optimizer": optimizer.state_dict(),
+                        "schedule": schedule.state_dict(),
+                        "losses": losses,
+                    },
+                    part,
+                )
+                part.rename(state)
+                at = time.monotonic()
+    return losses
+
+
+def rate(step: int, steps: int) -> float:
+    """Share of the full learning rate: up over the first 5% of the steps, then down along half a cosine to a tenth."""
+    warm = max(1, steps // 20)
+    if step < warm:
+        return (step + 1) / warm
+    return 0.55 + 0.45 * math.cos(math.pi * (step - warm) / max(1, steps - warm))
