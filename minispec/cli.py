@@ -106,6 +106,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     bench = commands.add_parser("bench", help="what each method gains here: requests x methods x batch sizes")
     bench.add_argument("--methods", nargs="+", default=list(METHODS[1:]), metavar="M", help="default: all that draft")
+    bench.add_argument("--drafter", metavar="PATH", help="folder or hub id for the method draft (default: shipped)")
     bench.add_argument("--peers", choices=["transformers"], help="measure transformers' own counterparts in turn")
     bench.add_argument("--requests", metavar="FILE", help="JSON lines as in minispec/data/requests.jsonl (default)")
     bench.add_argument("--limit", type=int, metavar="N", help="only N requests, spread over the file")
@@ -438,7 +439,10 @@ def run_bench(args: argparse.Namespace) -> None:
             raise ValueError(f"--limit must be 1 or more, but is {args.limit}")
         requests = requests[:: max(1, len(requests) // args.limit)][: args.limit]
     lm = hub.load(args.model, args.device, args.dtype)
-    drafters = {m: make_drafter(m, lm, num_tokens=args.num_tokens) for m in args.methods if m != "autoregressive"}
+    sources = {"draft": args.drafter}
+    if args.drafter and "draft" not in args.methods:
+        raise ValueError("--drafter says what the method draft drafts with; add draft to --methods")
+    drafters = {m: make_drafter(m, lm, sources.get(m), args.num_tokens) for m in args.methods if m != "autoregressive"}
     result = bench(
         lm,
         drafters,

@@ -56,11 +56,23 @@ def test_a_rehearsal_makes_the_rounds_of_the_real_run(result):
                 assert rehearsed == real
 
 
-def test_a_text_that_differs_is_seen():
-    lm, wrong = ms.toy(), ms.DraftModel(ms.toy(), 3)
-    drafter = bench.our_method(lm, wrong)
-    run = drafter([torch.tensor([1, 2])], 8)
-    assert run.tokens[0] == ms.generate(lm, torch.tensor([1, 2]), max_new_tokens=8).tokens.tolist()
+def test_a_text_that_differs_is_counted(monkeypatch):
+    right = bench.our_method
+
+    def wrong(lm, drafter):
+        def run(prompts, most):
+            done = right(lm, drafter)(prompts, most)
+            if drafter and prompts[0].tolist() == [3]:
+                done.tokens[0][2] = (done.tokens[0][2] + 1) % 5
+            return done
+
+        return run
+
+    monkeypatch.setattr(bench, "our_method", wrong)
+    result = bench.bench(ms.toy(), {"ngram": ms.NGram()}, REQUESTS, max_new_tokens=6)
+    table = bench.report(result).splitlines()
+    assert next(line for line in table if line.startswith("| ngram |")).endswith("| 3 of 4 |")
+    assert next(line for line in table if line.startswith("| autoregressive |")).endswith("| 4 of 4 |")
 
 
 def known(method, seconds, tokens, rounds=None, rows=(0,), repeat=0):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -65,8 +66,43 @@ def test_info(capsys, target):
 def test_demo_ends_with_a_table(capsys, target):
     status, out, _ = run(capsys, "demo", "--max-new-tokens", "24", "--dtype", "float32")
     assert status == 0 and "tokens a second" in out
-    plain, lookup = (part.split("\n\nmethod")[0].strip() for part in out.split("---\n")[1:])
-    assert plain.split("\n\n---")[0] == lookup, "in float32 both methods write the same text"
+    texts = [part.split("\n\n---")[0].split("\n\nmethod")[0].strip() for part in out.split("---\n")[1:]]
+    assert len(texts) == 3 and len(set(texts)) == 1, "in float32 all methods write the same text"
+    for method in ("draft", "ngram"):
+        assert re.search(rf"^{method}: .*times as fast.* passes over one token, and drafting them", out, re.MULTILINE)
+
+
+def test_the_demo_says_why_a_method_loses():
+    from minispec.cli import explain
+    from minispec.trace import Round, Trace
+
+    round = Round([1, 2, 3], [1], [1, 5], [1], None, draft_s=0.3, verify_s=1.5)
+    said = explain("draft", Trace([round] * 4), 0.5, 0.8)
+    assert "slower here (0.80 times as fast)" in said
+    assert "drafts 3.0 tokens and emits 2.00" in said and "costs 3.00 passes" in said and "drafting them 0.60" in said
+
+
+def test_bench_writes_a_file_and_prints_the_tables(capsys, target, tmp_path):
+    options = ("--limit", "2", "--max-new-tokens", "8", "--dtype", "float32", "--peers", "transformers")
+    status, out, err = run(capsys, "bench", *options, "--out", str(tmp_path / "result.json"))
+    assert status == 0 and err == ""
+    names = ("autoregressive", "draft", "ngram", "transformers autoregressive", "transformers assisted")
+    for name in (*names, "transformers prompt lookup"):
+        row = next(line for line in out.splitlines() if line.startswith(f"| {name} |"))
+        assert row.endswith("| 2 of 2 |"), "in float32 every method and every peer writes the same text"
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert len(result["runs"]) == 12 and result["machine"]["dtype"] == "float32"
+
+
+def test_export_writes_a_folder(capsys, target, tmp_path):
+    assert run(capsys, "export", "draft", str(tmp_path / "draft"))[0] == 0
+    options = ("--max-new-tokens", "8", "--dtype", "float32", "--json")
+    prompt = ("generate", "--prompt", "Count to nine.", "--method", "draft", "--num-tokens", "2")
+    status, out, _ = run(capsys, *prompt, "--drafter", str(tmp_path / "draft"), *options)
+    shipped = run(capsys, *prompt, *options)[1]
+    assert status == 0 and json.loads(out)["tokens"] == json.loads(shipped)["tokens"]
+    status, _, err = run(capsys, "export", "draft", str(tmp_path / "draft"))
+    assert status == 2 and "is there already; name a new folder" in err
 
 
 def test_fetch_prints_the_folder(capsys, target):
@@ -87,6 +123,21 @@ MISTAKES = [
     ([*GENERATE, "--method", "magic"], "unknown method 'magic'; use one of autoregressive"),
     ([*GENERATE, "--seed", "1" + "0" * 20], "a seed must lie between"),
     (["audit", "--methods", "ngram", "magic"], "unknown method 'magic'"),
+    ([*GENERATE, "--method", "ngram", "--drafter", "x"], "the method ngram has no weights"),
+    ([*GENERATE, "--method", "draft", "--num-tokens", "0"], "num_tokens must be 1 or more"),
+    ([*GENERATE, "--method", "draft", "--drafter", "nothing"], "unknown model 'nothing'"),
+    (["bench"], "the following arguments are required: --out"),
+    (["bench", "--out", "no/such/folder/result.json"], "the folder no/such/folder does not exist"),
+    (["bench", "--out", "result.json", "--methods", "magic"], "unknown method 'magic'"),
+    (["bench", "--out", "result.json", "--batch", "1,0"], "--batch must be sizes such as 1,4,16"),
+    (["bench", "--out", "result.json", "--limit", "0"], "--limit must be 1 or more"),
+    (["bench", "--out", "result.json", "--requests", "none.jsonl"], "cannot read the requests in none.jsonl"),
+    (["train", "draft", "--out", "no/such/folder/draft"], "the folder no/such/folder does not exist"),
+    (["train", "draft", "--out", "draft", "--steps", "0"], "--steps and --batch must be 1 or more"),
+    (["train", "draft", "--out", "draft", "--text", "none.npz"], "none.npz is not a file of training text"),
+    (["train", "draft", "--out", "draft", "--layers", "0", "30"], "--layers must name layers of the target, 0 to 29"),
+    (["train", "draft", "--out", "draft", "--width", "100"], "--width must be a multiple of 64"),
+    (["train", "draft", "--out", "draft", "--vocabulary", "0"], "--vocabulary must lie between 1 and 49152"),
     (["train", "data", "--batch", "6"], "--batch a multiple of 4"),
     (["train", "data", "--out", "no/such/folder/text.npz"], "the folder no/such/folder does not exist"),
     ([*GENERATE, "--model", ""], "unknown model ''"),

@@ -169,6 +169,7 @@ def train_draft(
     distiller.eval()
     measured = evaluate(distiller, list(zip(held, Labels(lm, held, labels), strict=True)))
     save_draft(work / "done", model, vocabulary, lm, shared=bool(layers))
+    (work / "done" / "recipe.json").write_text(json.dumps(recipe | measured, indent=2) + "\n")
     if out.exists():
         shutil.rmtree(out)
     (work / "done").rename(out)
