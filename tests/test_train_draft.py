@@ -119,7 +119,7 @@ def test_training_learns_and_what_is_written_is_read_back(layers, texts, tmp_pat
         mine, theirs = (getattr(model, part).weight for model in (drafter.small.model, lm.model))
         assert (mine is theirs) == bool(layers)
     kept = frequent_ids(texts, 30, VOCAB)
-    assert torch.equal(drafter.ids, kept)
+    assert torch.equal(drafter.vocabulary, kept)
     g = ms.generate(lm, torch.tensor([1, 2, 3]), drafter, max_new_tokens=30)
     assert torch.equal(g.tokens, ms.generate(lm, torch.tensor([1, 2, 3]), max_new_tokens=30).tokens)
     assert {token for r in g.trace.rounds for token in r.drafted} <= set(kept.tolist())
@@ -167,7 +167,7 @@ def test_an_exported_draft_model_is_opened_by_transformers(target, tmp_path):
     with pytest.raises(ValueError, match="is there already"):
         export_draft(drafter, target, tmp_path / "whole")
     again = ms.load_drafter("draft", target, tmp_path / "whole", num_tokens=2)  # any model with the same tokenizer
-    assert again.num_tokens == 2 and again.ids is None
+    assert again.num_tokens == 2 and again.vocabulary is None
 
 
 def test_what_does_not_fit_is_refused(tmp_path):

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minispec.sampling import Dice, draw
+from minispec.sampling import Dice, draw, working_dtype
 from minispec.tree import TokenTree
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ class DraftModel:
         if num_tokens < 1:
             raise ValueError(f"num_tokens must be 1 or more, but is {num_tokens}")
         self.small, self.num_tokens, self.min_confidence = small, num_tokens, min_confidence
-        self.ids = vocabulary
-        self.head = small.model.lm_head.weight if vocabulary is None else small.model.lm_head.weight[vocabulary]
+        self.vocabulary = vocabulary
 
     def start(
         self, target: LanguageModel, cache_rows: int, prompts: list[Tensor], hidden: Tensor | None, dice: Dice
@@ -49,11 +48,13 @@ class DraftModel:
         model = self.small.model
         self.limit = min(cache_rows, model.config.max_position_embeddings)
         self.width = target.model.config.vocab_size
-        if self.ids is None:  # real pairs pad their vocabularies differently: draft what both have
-            self.head = self.head[: self.width]
-        mine = [*model.parameters(), *([] if self.ids is None else [self.head])]
+        # Real pairs pad their vocabularies differently: what both have is drafted.
+        shared = torch.arange(min(self.width, model.config.vocab_size), device=model.device)
+        self.ids = shared if self.vocabulary is None else self.vocabulary
+        self.head = model.lm_head.weight[: len(shared)] if self.vocabulary is None else model.lm_head.weight[self.ids]
         theirs = {weight.data_ptr() for weight in target.model.parameters()}
-        self.weight_bytes = sum(weight.nbytes for weight in mine if weight.data_ptr() not in theirs)
+        mine = {weight.data_ptr(): weight.nbytes for weight in (*model.parameters(), self.head)}
+        self.weight_bytes = sum(size for at, size in mine.items() if at not in theirs)
         self.texts = [prompt.tolist() for prompt in prompts]
         self.fed = [list[int]() for _ in prompts]  # the tokens whose keys and values are in the cache
         self.cache, self.dice, self.passes = model.new_cache(len(prompts), self.limit), dice, 0
@@ -71,20 +72,20 @@ class DraftModel:
         feed = [text[len(fed) :] if n else [] for text, fed, n in zip(self.texts, self.fed, room, strict=True)]
         while any(feed):
             logits = self.read(feed)  # [batch, ids that it drafts]
-            sure = logits.float().softmax(-1).amax(-1) >= self.min_confidence
             going = [bool(new) and len(d) < n for new, d, n in zip(feed, drafts, room, strict=True)]
-            going = [go and ok for go, ok in zip(going, sure.tolist(), strict=True)]
+            if self.min_confidence:
+                sure = logits.float().softmax(-1).amax(-1) >= self.min_confidence
+                going = [go and ok for go, ok in zip(going, sure.tolist(), strict=True)]
             if not any(going):
                 break
-            q = self.dice.sampling(logits)
-            if self.ids is not None:
-                q = q.new_zeros(len(q), self.width).index_copy(1, self.ids, q)  # [batch, vocab of the target]
             if self.dice.sampling.temperature == 0:
-                tokens = q.argmax(-1)
+                at = logits.argmax(-1)
             else:
-                u = self.dice.roll([int(go) for go in going], q.dtype)[:, 0]
-                tokens = draw(q, u.to(q.device))
-                qs.append(F.pad(q, (0, self.width - q.shape[1])))
+                u = self.dice.roll([int(go) for go in going], working_dtype(logits))[:, 0]
+                q = self.dice.sampling(logits)  # [batch, ids that it drafts]
+                at = draw(q, u.to(q.device))
+                qs.append(q.new_zeros(len(q), self.width).index_copy(1, self.ids, q))  # [batch, vocab of the target]
+            tokens = self.ids[at]
             for draft, token, go in zip(drafts, tokens.tolist(), going, strict=True):
                 draft += [token] if go else []
             feed = [d[-1:] if go and len(d) < n else [] for d, go, n in zip(drafts, going, room, strict=True)]
