@@ -203,5 +203,5 @@ def run(lm: LanguageModel, methods: tuple[str, ...], full: bool) -> Iterator[Che
     yield from identity(lm, chosen, 48 if full else 4, 128 if full else 32, (1, 4, 16) if full else (1, 4))
     if full and lm.model.dtype == torch.float32:
         lm = load(lm.name, str(lm.model.device), torch.bfloat16)
-        yield from identity(lm, chosen, 48, 128, (1,))
-        yield from peers(lm, chosen, 48, 128)
+        yield from identity(lm, chosen, 48, 64, (1,))
+        yield from peers(lm, chosen, 48, 64)

@@ -100,7 +100,7 @@ def transformers_methods(lm: LanguageModel, drafters: dict[str, Any]) -> dict[st
             small = opened(Path(folder) / "draft")
         small.generation_config.num_assistant_tokens = drafters["draft"].num_tokens
         small.generation_config.num_assistant_tokens_schedule = "constant"
-        small.generation_config.assistant_confidence_threshold = 0.0  # as ours: always as many as asked for
+        small.generation_config.assistant_confidence_threshold = drafters["draft"].min_confidence
         settings["transformers assisted"] = {"assistant_model": small}
 
     def method(extra: dict[str, Any]) -> Method:
@@ -196,6 +196,7 @@ def bench(
         "schema": 1,
         "machine": machine(lm),
         "max_new_tokens": max_new_tokens,
+        "sampling": {"temperature": 0.0, "seed": 0},
         "requests": [
             {"id": r["id"], "kind": r["kind"], "prompt_tokens": len(p)} for r, p in zip(requests, prompts, strict=True)
         ],

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 WEIGHTS = Path(__file__).parent / "weights"
+# How our draft models draft unless told otherwise: the best of fifteen settings on held-out texts, on two CPU cores.
+DRAFT_OPTIONS = {"num_tokens": 6, "min_confidence": 0.3}
 
 
 def load_drafter(method: str, lm: LanguageModel, source: str | Path | None = None, **options: Any) -> DraftModel:
@@ -65,7 +67,7 @@ def load_own_draft(folder: Path, lm: LanguageModel, options: dict[str, Any]) -> 
     except (OSError, SafetensorError) as error:
         raise ValueError(f"the vocabulary in {folder} cannot be read ({first_line(error)})") from error
     small = LanguageModel(model.eval().requires_grad_(False), lm.tokenizer, lm.eos_ids, None, folder.name)
-    return DraftModel(small, vocabulary=vocabulary, **options)
+    return DraftModel(small, vocabulary=vocabulary, **DRAFT_OPTIONS | options)
 
 
 def named_tensors(model: Transformer) -> Iterator[tuple[str, Tensor]]:

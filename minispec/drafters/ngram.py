@@ -1,6 +1,6 @@
 """Prompt lookup: if the last few tokens stood in the text before, guess that the same continuation follows.
 
-    NGram(min_ngram=2, max_ngram=4, num_tokens=6)         # "... the red fox" again? then what came after it last time
+    NGram(min_ngram=2, max_ngram=4, num_tokens=8)         # "... the red fox" again? then what came after it last time
 
 No model, no training, and nothing to pay where nothing matches. It wins where the output repeats the prompt (editing,
 summarising, answering from a text). Saxena 2023, "Prompt Lookup Decoding".
@@ -28,7 +28,7 @@ class NGram:
     passes = 0
     extra_bytes = 0
 
-    def __init__(self, min_ngram: int = 2, max_ngram: int = 4, num_tokens: int = 6, match: str = "latest"):
+    def __init__(self, min_ngram: int = 2, max_ngram: int = 4, num_tokens: int = 8, match: str = "latest"):
         if not 1 <= min_ngram <= max_ngram:
             raise ValueError(f"need 1 <= min_ngram <= max_ngram, but they are {min_ngram} and {max_ngram}")
         if num_tokens < 1:
