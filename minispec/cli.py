@@ -413,6 +413,8 @@ def run_train_draft(args: argparse.Namespace) -> None:
     recipe = {"layers": args.layers, "width": args.width, "depth": args.depth, "drafted": args.vocabulary}
     recipe |= {"steps": args.steps, "batch": args.batch, "lr": args.lr, "seed": args.seed}
     measured = train_draft(lm, texts, held, out, hub.home() / "labels", **recipe)
+    if not measured:
+        return  # another process reports
     size = (out / "model.safetensors").stat().st_size / 1e6
     print(f"{out}: {size:.1f} MB; {', '.join(f'{name} {value:.3f}' for name, value in measured.items())}")
 

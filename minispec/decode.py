@@ -85,12 +85,14 @@ class Decoder:
         self.stop = [stop] if isinstance(stop, str) else list(stop or ())
         if not (isinstance(max_new_tokens, int) and max_new_tokens >= 1):
             raise ValueError(f"max_new_tokens must be a whole number, 1 or more, but is {max_new_tokens!r}")
-        if self.stop and (lm.tokenizer is None or "" in self.stop):
-            raise ValueError("stop strings need a tokenizer, and none may be empty")
+        if self.stop and (lm.tokenizer is None or not all(isinstance(text, str) and text for text in self.stop)):
+            raise ValueError("stop must be a string or several; they need a tokenizer, and none may be empty")
         if not prompts or isinstance(prompts, str):
             raise ValueError("generate_batch needs a list of prompts, with at least one in it")
         if not isinstance(sampling, Sampling):
             raise ValueError(f"sampling must be a Sampling, such as Sampling(temperature=0.8), but is {sampling!r}")
+        if drafter and not hasattr(drafter, "propose"):
+            raise ValueError(f"drafter must be one, such as NGram() or load_drafter('draft', lm), but is {drafter!r}")
         self.requests = [Request(row, lm.encode(prompt)) for row, prompt in enumerate(prompts)]
         longest, limit = max(len(r.prompt) for r in self.requests), self.model.config.max_position_embeddings
         if longest + max_new_tokens > limit:
@@ -98,7 +100,7 @@ class Decoder:
             raise ValueError(f"{asked} exceeds the model's {limit} positions; shorten the prompt or ask for fewer tokens")
         self.active = self.requests  # those that have not ended: the rows of the cache
         self.cache = self.model.new_cache(len(self.requests), longest + max_new_tokens)
-        self.dice = Dice(sampling, range(seed, seed + len(self.requests)))
+        self.dice = Dice(sampling, range(seed, seed + len(self.requests)) if isinstance(seed, int) else [seed])
         self.layers = drafter.layers if drafter else ()
 
     @torch.inference_mode()
@@ -240,10 +242,9 @@ class Decoder:
     def results(self) -> list[Generation]:
         results = []
         for request in self.requests:
-            trace, text = request.trace, None
+            trace = request.trace
             if self.drafter and trace.rounds:
                 trace.draft_passes, trace.extra_bytes = self.drafter.passes, self.drafter.extra_bytes
-            if self.lm.tokenizer is not None:
-                text = TextStream(self.lm.tokenizer, self.stop).push(request.tokens, last=True)
+            text = self.lm.tokenizer and TextStream(self.lm.tokenizer, self.stop).push(request.tokens, last=True)
             results.append(Generation(torch.tensor(request.tokens), text, request.finish_reason or "length", trace))
         return results

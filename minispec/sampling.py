@@ -77,8 +77,8 @@ class Dice:
     """
 
     def __init__(self, sampling: Sampling, seeds: Sequence[int]):
-        if not all(-(2**63) <= seed < 2**63 for seed in seeds):
-            raise ValueError(f"a seed must lie between -2**63 and 2**63, but they start at {seeds[0]}")
+        if not all(isinstance(seed, int) and -(2**63) <= seed < 2**63 for seed in seeds):
+            raise ValueError(f"a seed must be a whole number between -2**63 and 2**63, but is {seeds[0]!r}")
         self.sampling = sampling
         self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
 

@@ -121,7 +121,7 @@ MISTAKES = [
     ([*GENERATE, "--top-k", "-1"], "top_k must be"),
     ([*GENERATE, "--max-new-tokens", "0"], "--max-new-tokens must be 1 or more"),
     ([*GENERATE, "--method", "magic"], "unknown method 'magic'; use one of autoregressive"),
-    ([*GENERATE, "--seed", "1" + "0" * 20], "a seed must lie between"),
+    ([*GENERATE, "--seed", "1" + "0" * 20], "a seed must be a whole number between"),
     (["audit", "--methods", "ngram", "magic"], "unknown method 'magic'"),
     ([*GENERATE, "--method", "ngram", "--drafter", "x"], "the method ngram has no weights"),
     ([*GENERATE, "--method", "draft", "--num-tokens", "0"], "num_tokens must be 1 or more"),

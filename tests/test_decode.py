@@ -161,12 +161,14 @@ def test_the_context_may_be_filled_to_the_last_position():
         (IDS, {"max_new_tokens": 0}, "max_new_tokens must be a whole number, 1 or more"),
         (IDS, {"max_new_tokens": 2.5}, "max_new_tokens must be a whole number, 1 or more"),
         (IDS, {"sampling": 0.8}, "sampling must be a Sampling"),
-        (IDS, {"seed": 2**70}, "a seed must lie between"),
+        (IDS, {"seed": 2**70}, "a seed must be a whole number between"),
+        (IDS, {"seed": 1.5}, "a seed must be a whole number between"),
+        (IDS, {"drafter": "ngram"}, r"drafter must be one, such as NGram\(\) .* but is 'ngram'"),
         (IDS.float(), {}, "must hold whole numbers"),
         (torch.tensor(1.5), {}, "must hold whole numbers"),
         (torch.tensor(1), {}, "must be a 1-D tensor"),
         (7, {}, "a prompt must be a string, a list of chat messages .* but is a int"),
-        (IDS, {"stop": "x"}, "stop strings need a tokenizer"),
+        (IDS, {"stop": "x"}, "they need a tokenizer"),
     ],
 )
 def test_bad_input(prompt, options, message):
@@ -186,8 +188,9 @@ def test_more_bad_input(target):
             ms.generate_batch(target, prompts)
     with pytest.raises(ValueError, match="not valid Unicode"):
         ms.generate(target, "a\udc80b")
-    with pytest.raises(ValueError, match="none may be empty"):
-        ms.generate(target, "Hi", stop=["x", ""])
+    for stop in (["x", ""], [1]):
+        with pytest.raises(ValueError, match="stop must be a string or several; .* none may be empty"):
+            ms.generate(target, "Hi", stop=stop)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -207,3 +207,16 @@ def test_a_loss_that_is_not_finite_is_named(tmp_path):
 
     with pytest.raises(ValueError, match="not finite at step 1"):
         fitting.fit(Bad(), [0, 1], [1, 1], tmp_path, steps=3, batch=1, lr=1e-3)
+
+
+def train_in_a_process(folder, texts):
+    recipe = {"layers": [0], "width": 64, "depth": 1, "drafted": 30, "batch": 2, "lr": 1e-3, "seed": 5, "steps": 6}
+    train_draft(toy(), texts, texts, folder / "draft", folder / "labels", **recipe)
+
+
+def test_two_processes_share_the_work_and_write_one_draft_model(texts, tmp_path):
+    from accelerate import debug_launcher
+
+    debug_launcher(train_in_a_process, (tmp_path, texts), num_processes=2)
+    assert load_own_draft(tmp_path / "draft", toy(), {}).num_tokens == 6
+    assert {file.name for file in (tmp_path / "draft").iterdir()} == {"config.json", "model.safetensors", "recipe.json"}

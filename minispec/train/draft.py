@@ -148,8 +148,10 @@ def train_draft(
 ) -> dict[str, float]:
     """Train, then write the folder `out`, which `load_drafter` opens; what was measured on the held-out texts.
 
-    `lm` must be in float32. While it trains, `out` is a folder beside, so that a stop leaves what was there.
+    `lm` must be in float32. Under `accelerate launch` every process trains and the first one writes. While it trains, `out` is a folder beside, so that a stop leaves what was there.
     """
+    from accelerate import PartialState
+
     from minispec.checkpoints import save_draft
 
     torch.manual_seed(seed)
@@ -158,14 +160,18 @@ def train_draft(
         raise ValueError(f"--vocabulary must lie between 1 and {model.config.vocab_size}, but is {drafted}")
     vocabulary = frequent_ids(texts, drafted, model.config.vocab_size)
     work = out.with_name(f".{out.name}.part")
-    recipe = {"layers": list(layers or ()), "width": width, "depth": depth, "drafted": drafted, "steps": steps}
-    recipe |= {"batch": batch, "lr": lr, "seed": seed, "texts": len(texts)}
-    begin_or_resume(work, recipe)
+    recipe: dict[str, Any] = {"layers": list(layers)} if layers else {"width": width, "depth": depth}
+    recipe |= {"drafted": drafted, "steps": steps, "batch": batch, "lr": lr, "seed": seed, "texts": len(texts)}
+    processes = PartialState()
+    with processes.main_process_first():
+        begin_or_resume(work, recipe)
+        examples = list(zip(texts, Labels(lm, texts, labels), strict=True))
     distiller = Distiller(model, vocabulary).to(lm.model.device)
-    examples = list(zip(texts, Labels(lm, texts, labels), strict=True))
     lengths = [len(text.prompt) + len(text.answer) for text in texts]
     distiller.train()
     fit(distiller, examples, lengths, work, steps=steps, batch=batch, lr=lr, seed=seed)
+    if not processes.is_main_process:
+        return {}
     distiller.eval()
     measured = evaluate(distiller, list(zip(held, Labels(lm, held, labels), strict=True)))
     save_draft(work / "done", model, vocabulary, lm, shared=bool(layers))

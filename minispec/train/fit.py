@@ -26,6 +26,7 @@ class Batches(torch.utils.data.Sampler):
         if len(lengths) < size:
             raise ValueError(f"a batch takes {size} texts, but there are only {len(lengths)} to train on")
         self.lengths, self.size, self.steps, self.seed = lengths, size, steps, seed
+        self.batch_size, self.drop_last = size, True  # what Accelerate asks of one that it shares out
 
     def __len__(self) -> int:
         return self.steps
