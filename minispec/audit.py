@@ -115,17 +115,23 @@ def read_requests(file: Path = REQUESTS) -> list[dict[str, Any]]:
     """Requests, one JSON object a line: id, kind, messages, max_new_tokens. Raises ValueError, naming a broken line."""
     requests = []
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        text = file.read_text(encoding="utf-8").rstrip("\n")
     except OSError as error:
         raise ValueError(f"cannot read the requests in {file}: {error.strerror}") from error
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.split("\n") if text else [], 1):
         try:
             request = json.loads(line)
+            if not isinstance(request, dict):
+                raise TypeError(f"it is a {type(request).__name__}")
             missing = {"id", "kind", "messages", "max_new_tokens"} - set(request)
         except (json.JSONDecodeError, TypeError) as error:
             raise ValueError(f"line {number} of {file} is not a JSON object: {error}") from error
         if missing:
             raise ValueError(f"line {number} of {file} lacks {', '.join(sorted(missing))}")
+        if not (
+            isinstance(request["kind"], str) and type(request["max_new_tokens"]) is int and request["max_new_tokens"] > 1
+        ):
+            raise ValueError(f"line {number} of {file}: kind must be text, and max_new_tokens a number above 1")
         requests.append(request)
     if not requests:
         raise ValueError(f"{file} holds no requests")
@@ -160,7 +166,12 @@ def peers(lm: LanguageModel, drafters: dict[str, Callable[[], Drafter]], limit: 
 
 def some_prompts(lm: LanguageModel, limit: int) -> list[Tensor]:
     """Prompts of `limit` of our requests, spread over the kinds."""
-    return [lm.encode(request["messages"]) for request in read_requests()[:: max(1, 48 // limit)][:limit]]
+    return [lm.encode(request["messages"]) for request in spread(read_requests(), limit)]
+
+
+def spread(requests: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """`count` of them, evenly from all over the list, so that every kind is among them."""
+    return [requests[i * len(requests) // count] for i in range(min(count, len(requests)))]
 
 
 def dtype_name(lm: LanguageModel) -> str:
@@ -172,7 +183,9 @@ def compare(lm: LanguageModel, prompts: list[Tensor], wanted: list[Tensor], got:
     gaps = [first_gap(lm, *texts) for texts in zip(prompts, wanted, got, strict=True)]
     parted = [gap for gap in gaps if gap is not None]
     words = f"{len(prompts) - len(parted)} of {len(prompts)} texts equal"
-    if parted:
+    if float("inf") in parted:
+        words += "; one text is only a part of another"
+    elif parted:
         words += f"; {len(parted)} part where the two best logits are {max(parted):.4f} apart or less"
         words += f" (tie: {TIE[lm.model.dtype]})"
     return words, max(parted, default=0.0)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from minispec.drafters.draft_model import DraftModel
-from minispec.hub import DEFAULT, LanguageModel, checkpoint_names, first_line, load, load_weights
+from minispec.hub import DEFAULT, LanguageModel, checkpoint_names, fetch, first_line, load, load_weights
 from minispec.model import Transformer
 
 if TYPE_CHECKING:
@@ -35,8 +35,11 @@ def load_drafter(method: str, lm: LanguageModel, source: str | Path | None = Non
     if method != "draft":
         raise ValueError(f"no drafter is loaded for the method {method!r}; use draft")
     if source is None and lm.name != DEFAULT:
-        raise ValueError(f"the draft model that ships with minispec was trained for {DEFAULT}; give one for {lm.name}")
-    folder = WEIGHTS / method if source is None else Path(source)
+        raise ValueError(
+            f"the draft model that ships with minispec was trained for {DEFAULT}; name one for {lm.name} (--drafter), or "
+            "leave the method draft out"
+        )
+    folder = WEIGHTS / method if source is None else fetch(str(source))
     file = folder / "config.json"
     if not file.is_file() or "minispec" not in json.loads(file.read_text()):
         small = load(str(source), str(lm.model.device), lm.model.dtype)
@@ -50,13 +53,10 @@ def load_own_draft(folder: Path, lm: LanguageModel, options: dict[str, Any]) -> 
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(folder)
-    shared = {}
-    if config.minispec["shares_embeddings"]:
-        theirs = lm.model.config
-        if (config.hidden_size, config.vocab_size) != (theirs.hidden_size, theirs.vocab_size):
-            raise ValueError(
-                f"the draft model in {folder} shares the embeddings of {config.minispec['target']}, not {lm.name}'s"
-            )
+    shared, theirs, shares = {}, lm.model.config, config.minispec["shares_embeddings"]
+    if config.vocab_size != theirs.vocab_size or (shares and config.hidden_size != theirs.hidden_size):
+        raise ValueError(f"the draft model in {folder} was trained for {config.minispec['target']}, not for {lm.name}")
+    if shares:
         shared = {"embed_tokens.weight": lm.model.embed_tokens.weight, "lm_head.weight": lm.model.lm_head.weight}
     with torch.device("meta"):
         model = Transformer(config)
@@ -100,6 +100,7 @@ def save_draft(folder: Path, model: Transformer, vocabulary: Tensor, lm: Languag
 def export_draft(drafter: DraftModel, target: LanguageModel, folder: Path) -> None:
     """Write a draft model as transformers (and all that read its folders) opens one: whole, with the tokenizer.
 
+    The list of ids that it drafts has no place there: others also draft ids that it was never trained on.
     Raises ValueError if `folder` is there already.
     """
     from safetensors.torch import save_file
@@ -111,7 +112,7 @@ def export_draft(drafter: DraftModel, target: LanguageModel, folder: Path) -> No
     part.mkdir(parents=True)
     config = json.loads(model.config.to_json_string())
     config.pop("minispec", None)
-    config["torch_dtype"] = str(model.dtype).removeprefix("torch.")
+    config["dtype"] = str(model.dtype).removeprefix("torch.")
     (part / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     stored = {name: weight.contiguous() for name, weight in named_tensors(model)}
     save_file(stored, part / "model.safetensors", metadata={"format": "pt"})

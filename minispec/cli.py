@@ -48,6 +48,10 @@ def main(argv: list[str] | None = None) -> None:
         fail(args, str(error))
     except MemoryError:
         fail(args, "out of memory; use a smaller model, fewer tokens or a shorter prompt")
+    except RuntimeError as error:
+        if "out of memory" not in str(error) and "can't allocate memory" not in str(error):
+            raise
+        fail(args, "out of memory; use a smaller model, a smaller batch, fewer tokens or a shorter prompt")
     except KeyboardInterrupt:
         sys.exit(130)
 
@@ -105,7 +109,7 @@ def build_parser() -> argparse.ArgumentParser:
     audit.set_defaults(run=run_audit)
 
     bench = commands.add_parser("bench", help="what each method gains here: requests x methods x batch sizes")
-    bench.add_argument("--methods", nargs="+", default=list(METHODS[1:]), metavar="M", help="default: all that draft")
+    bench.add_argument("--methods", nargs="+", metavar="M", help="default: all that can draft for the model")
     bench.add_argument("--drafter", metavar="PATH", help="folder or hub id for the method draft (default: shipped)")
     bench.add_argument("--peers", choices=["transformers"], help="measure transformers' own counterparts in turn")
     bench.add_argument("--requests", metavar="FILE", help="JSON lines as in minispec/data/requests.jsonl (default)")
@@ -123,7 +127,7 @@ def build_parser() -> argparse.ArgumentParser:
     export.add_argument("folder", metavar="DIR", help="a new folder")
     export.add_argument("--source", metavar="PATH", help="the drafter's folder (default: the one shipped)")
     add_model_options(export)
-    export.set_defaults(run=run_export)
+    export.set_defaults(run=run_export, dtype="bfloat16")
 
     train = commands.add_parser("train", help="make the text that drafters learn from, and train a drafter")
     stages = train.add_subparsers(dest="stage", required=True, metavar="STAGE", parser_class=Parser)
@@ -146,7 +150,7 @@ def build_parser() -> argparse.ArgumentParser:
     draft.add_argument("--depth", type=int, default=4, metavar="N", help="without --layers: layers (default: 4)")
     draft.add_argument("--vocabulary", type=int, default=8192, metavar="N", help="ids that it may draft (default: 8192)")
     draft.add_argument("--steps", type=int, default=2000, metavar="N")
-    draft.add_argument("--batch", type=int, default=8, metavar="N", help="texts a step (default: 8)")
+    draft.add_argument("--batch", type=int, default=8, metavar="N", help="texts a step and process (default: 8)")
     draft.add_argument("--lr", type=float, default=5e-4, metavar="X")
     draft.add_argument("--seed", type=int, default=0, metavar="S")
     draft.add_argument("--model", default="smollm2-135m", metavar="ID", help="smollm2-135m, a hub id or a folder")
@@ -174,6 +178,8 @@ def check_budget(max_new_tokens: int) -> None:
 def make_drafter(method: str, lm: LanguageModel, source: str | None = None, num_tokens: int | None = None) -> Drafter | None:
     """The drafter of a method; None for autoregressive decoding."""
     options: dict[str, Any] = {} if num_tokens is None else {"num_tokens": num_tokens}
+    if options and method == "autoregressive":
+        raise ValueError("the method autoregressive drafts nothing, so --num-tokens says nothing; choose another --method")
     if source and method in ("autoregressive", "ngram"):
         raise ValueError(f"the method {method} has no weights, so --drafter says nothing; choose --method draft")
     if method == "autoregressive":
@@ -194,6 +200,7 @@ def run_info(args: argparse.Namespace) -> None:
     import transformers
 
     from minispec import hub
+    from minispec.bench import cost_curve
 
     device = hub.pick_device()
     name = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or platform.machine()
@@ -208,35 +215,13 @@ def run_info(args: argparse.Namespace) -> None:
     print(f"dtype auto    {str(hub.pick_dtype('auto', device)).removeprefix('torch.')}")
     print(f"weights       {folder} ({'there, checksum right' if there else 'not there: run `minispec fetch`'})")
     if there:
-        print("\nOne pass of the default target, milliseconds (median of 15, after 64 tokens), measured now:", flush=True)
+        print("\nOne pass of the default target, milliseconds (median of 15, after 200 tokens), measured now:", flush=True)
         print(f"{'dtype':<10}{'1 token':>10}{'8 tokens':>10}{'8 against 1':>14}")
         for dtype in ("bfloat16", "float32"):
-            one, eight = pass_ms(hub.load(dtype=dtype, device=str(device)), (1, 8))
-            print(f"{dtype:<10}{one:>10.1f}{eight:>10.1f}{eight / one:>14.2f}")
+            cost = cost_curve(hub.load(dtype=dtype, device=str(device)), (1, 8))
+            print(f"{dtype:<10}{1e3 * cost[1]:>10.1f}{1e3 * cost[8]:>10.1f}{cost[8] / cost[1]:>14.2f}")
         print("The nearer the last column is to 1, the more speculative decoding can win here. If something else keeps")
         print("the processor busy, these numbers mean little; passes far over 100 ms are a sign of it.")
-
-
-def pass_ms(lm: LanguageModel, sizes: tuple[int, ...]) -> list[float]:
-    """Milliseconds of one pass over each number of tokens: medians of 15, taken in turn."""
-    import statistics
-
-    import torch
-
-    from minispec.trace import Clock
-
-    model, cache = lm.model, lm.model.new_cache(1, 64 + max(sizes))
-    tokens = torch.arange(64 + max(sizes), device=model.device)[None] % model.config.vocab_size
-    model(tokens[:, :64], cache)
-    times: dict[int, list[float]] = {size: [] for size in sizes}
-    for _ in range(15):
-        for size in sizes:
-            cache.lengths = [64]
-            clock = Clock(model.device)
-            model(tokens[:, :size], cache)
-            clock.mark()
-            times[size] += clock.read()
-    return [1e3 * statistics.median(times[size]) for size in sizes]
 
 
 def run_fetch(args: argparse.Namespace) -> None:
@@ -408,8 +393,15 @@ def run_train_draft(args: argparse.Namespace) -> None:
     out = Path(args.out)
     if not out.parent.is_dir():
         raise ValueError(f"the folder {out.parent} does not exist; make it first")
-    texts, held = Corpus.load(Path(args.text)).split()
-    lm = hub.load(args.model, args.device, "float32")
+    corpus, device = Corpus.load(Path(args.text)), args.device
+    if "LOCAL_RANK" in os.environ:  # one of several processes, each with its own device
+        from accelerate import PartialState
+
+        device = str(PartialState(cpu=args.device == "cpu").device)
+    lm = hub.load(args.model, device, "float32")
+    if corpus.target != lm.name:
+        raise ValueError(f"{args.text} holds answers of {corpus.target}, not of {lm.name}; let {lm.name} write its own")
+    texts, held = corpus.split()
     recipe = {"layers": args.layers, "width": args.width, "depth": args.depth, "drafted": args.vocabulary}
     recipe |= {"steps": args.steps, "batch": args.batch, "lr": args.lr, "seed": args.seed}
     measured = train_draft(lm, texts, held, out, hub.home() / "labels", **recipe)
@@ -420,7 +412,7 @@ def run_train_draft(args: argparse.Namespace) -> None:
 
 
 def run_bench(args: argparse.Namespace) -> None:
-    for method in args.methods:
+    for method in args.methods or ():
         check_method(method)
     check_budget(args.max_new_tokens)
     sizes = args.batch.split(",")
@@ -429,22 +421,26 @@ def run_bench(args: argparse.Namespace) -> None:
     from pathlib import Path
 
     from minispec import hub
-    from minispec.audit import REQUESTS, read_requests
+    from minispec.audit import REQUESTS, read_requests, spread
     from minispec.bench import bench, report, write_json
 
     file = Path(args.out)
     if not file.parent.is_dir():
         raise ValueError(f"the folder {file.parent} does not exist; make it first")
+    if file.is_dir():
+        raise ValueError(f"{file} is a folder; name a file in it")
     requests = read_requests(Path(args.requests) if args.requests else REQUESTS)
     if args.limit is not None:
         if args.limit < 1:
             raise ValueError(f"--limit must be 1 or more, but is {args.limit}")
-        requests = requests[:: max(1, len(requests) // args.limit)][: args.limit]
+        requests = spread(requests, args.limit)
     lm = hub.load(args.model, args.device, args.dtype)
     sources = {"draft": args.drafter}
-    if args.drafter and "draft" not in args.methods:
+    drafted = lm.name == hub.DEFAULT or args.drafter  # is there a draft model for it?
+    methods = args.methods or [method for method in METHODS if method != "draft" or drafted]
+    if args.drafter and "draft" not in methods:
         raise ValueError("--drafter says what the method draft drafts with; add draft to --methods")
-    drafters = {m: make_drafter(m, lm, sources.get(m), args.num_tokens) for m in args.methods if m != "autoregressive"}
+    drafters = {m: make_drafter(m, lm, sources.get(m), args.num_tokens) for m in methods if m != "autoregressive"}
     result = bench(
         lm,
         drafters,

@@ -104,7 +104,7 @@ class Clock:
     """Seconds between marks; on CUDA from events, so that marking does not wait for the device."""
 
     def __init__(self, device: torch.device):
-        self.cuda = device.type == "cuda"
+        self.cuda, self.mps = device.type == "cuda", device.type == "mps"
         self.marks: list = []
         self.mark()
 
@@ -114,6 +114,8 @@ class Clock:
             event.record()
             self.marks.append(event)
         else:
+            if self.mps:
+                torch.mps.synchronize()
             self.marks.append(time.perf_counter())
 
     def read(self) -> list[float]:

@@ -101,6 +101,7 @@ def test_export_writes_a_folder(capsys, target, tmp_path):
     status, out, _ = run(capsys, *prompt, "--drafter", str(tmp_path / "draft"), *options)
     shipped = run(capsys, *prompt, *options)[1]
     assert status == 0 and json.loads(out)["tokens"] == json.loads(shipped)["tokens"]
+    assert min(json.loads(found)["acceptance_by_position"][0] for found in (out, shipped)) > 0.3, "it is a trained one"
     status, _, err = run(capsys, "export", "draft", str(tmp_path / "draft"))
     assert status == 2 and "is there already; name a new folder" in err
 
@@ -130,6 +131,10 @@ MISTAKES = [
     (["bench", "--out", "no/such/folder/result.json"], "the folder no/such/folder does not exist"),
     (["bench", "--out", "result.json", "--methods", "magic"], "unknown method 'magic'"),
     (["bench", "--out", "result.json", "--batch", "1,0"], "--batch must be sizes such as 1,4,16"),
+    (["bench", "--out", "."], ". is a folder; name a file in it"),
+    (["bench", "--out", "result.json", "--max-new-tokens", "1"], "max_new_tokens must be 2 or more"),
+    (["bench", "--out", "result.json", "--methods", "ngram", "--drafter", "x"], "add draft to --methods"),
+    ([*GENERATE, "--num-tokens", "3"], "--num-tokens says nothing"),
     (["bench", "--out", "result.json", "--limit", "0"], "--limit must be 1 or more"),
     (["bench", "--out", "result.json", "--requests", "none.jsonl"], "cannot read the requests in none.jsonl"),
     (["train", "draft", "--out", "no/such/folder/draft"], "the folder no/such/folder does not exist"),

@@ -135,6 +135,23 @@ def test_requests(tmp_path):
     broken.write_text('{"id": 1}\n')
     with pytest.raises(ValueError, match="line 1 of .* lacks kind, max_new_tokens, messages"):
         audit.read_requests(broken)
+    right = '{"id": 1, "kind": "chat", "messages": [], "max_new_tokens": 3}'
+    for line, message in (
+        ('["id", "kind", "messages", "max_new_tokens"]', "line 2 of .* is not a JSON object: it is a list"),
+        (right.replace("3", '"3"'), "line 2 of .*: kind must be text, and max_new_tokens a number above 1"),
+        (right.replace('"chat"', "5"), "line 2 of .*: kind must be text"),
+    ):
+        broken.write_text(f"{right}\n{line}\n")
+        with pytest.raises(ValueError, match=message):
+            audit.read_requests(broken)
+    broken.write_text(right.replace("chat", "a\u2028b") + "\n")
+    assert audit.read_requests(broken)[0]["kind"] == "a\u2028b", "that character ends no line"
+    broken.write_text("")
+    with pytest.raises(ValueError, match="holds no requests"):
+        audit.read_requests(broken)
+    for count in (1, 8, 10, 30, 48, 99):
+        assert len(audit.spread(requests, count)) == min(count, 48)
+        assert count < 8 or {request["kind"] for request in audit.spread(requests, count)} == kinds
     with pytest.raises(ValueError, match="cannot read the requests"):
         audit.read_requests(tmp_path / "none.jsonl")
 

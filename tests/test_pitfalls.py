@@ -127,6 +127,7 @@ def test_a_row_that_ends_in_the_middle_leaves_the_others_their_drafts():
     lm, prompts = ms.toy(eos_id=4), [torch.tensor(ids) for ids in ([1, 2, 1, 2], [3, 0, 3], [2, 2, 2])]
     alone = [ms.generate(lm, p, ms.NGram(1, 3, 4), max_new_tokens=30, seed=s) for s, p in enumerate(prompts)]
     together = ms.generate_batch(lm, prompts, ms.NGram(1, 3, 4), max_new_tokens=30)
+    assert len(alone[1].tokens) < min(len(alone[0].tokens), len(alone[2].tokens)), "the middle one ends first"
     for a, b in zip(alone, together, strict=True):
         assert [r.drafted for r in a.trace.rounds] == [r.drafted for r in b.trace.rounds]
 

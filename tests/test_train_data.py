@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import minispec as ms
 from minispec.audit import read_requests
 from minispec.train.data import KINDS, LISTS, Corpus, Text, write_corpus
 
@@ -29,6 +30,14 @@ def test_a_corpus_is_stored_whole(tmp_path):
     assert same(Corpus.load(tmp_path / "text.npz"), corpus) and corpus.tokens == 3
     Corpus().save(tmp_path / "empty.npz")
     assert Corpus.load(tmp_path / "empty.npz").texts == []
+
+
+def test_text_of_another_target_is_not_mixed_in(target, tmp_path):
+    Corpus([text("chat", [1], [2], 0.0)], target="another").save(tmp_path / "text.npz")
+    with pytest.raises(ValueError, match="holds answers of another, not of smollm2-135m"):
+        write_corpus(target, tmp_path / "text.npz", tokens=2, batch=4, max_new_tokens=2, seed=0)
+    with pytest.raises(ValueError, match="16 bits a token, and toy has 70000 ids"):
+        write_corpus(ms.toy(vocab_size=70000), tmp_path / "new.npz", tokens=2, batch=4, max_new_tokens=2, seed=0)
 
 
 def test_a_stop_while_saving_leaves_the_old_file(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ import json
 import random
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +46,7 @@ class Corpus:
     """Texts in the order in which they were made, in one compressed file."""
 
     texts: list[Text] = field(default_factory=list)
+    target: str = "smollm2-135m"  # whose answers and ids these are
 
     @property
     def tokens(self) -> int:
@@ -66,6 +68,7 @@ class Corpus:
             lengths=np.array([(len(text.prompt), len(text.answer)) for text in self.texts], np.uint16),
             kinds=np.array([KINDS.index(text.kind) for text in self.texts], np.uint8),
             temperatures=np.array([text.temperature for text in self.texts], np.float32),
+            target=np.array(self.target),
         )
         part.rename(file)
 
@@ -75,15 +78,15 @@ class Corpus:
         try:
             with np.load(file) as stored:
                 lengths, ids = stored["lengths"].astype(int), stored["ids"]
-                kinds, temperatures = stored["kinds"], stored["temperatures"]
-        except (OSError, KeyError, ValueError, EOFError) as error:
+                kinds, temperatures, target = stored["kinds"], stored["temperatures"], str(stored["target"])
+        except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"{file} is not a file of training text: {error}") from error
         ends = lengths.ravel().cumsum().reshape(-1, 2)
         texts = [
             Text(KINDS[kind], ids[stop - answer - prompt : stop - answer], ids[stop - answer : stop], float(temperature))
             for (prompt, answer), stop, kind, temperature in zip(lengths, ends[:, 1], kinds, temperatures, strict=True)
         ]
-        return cls(texts)
+        return cls(texts, target)
 
 
 def make_prompt(kind: str, chance: random.Random, texts: list[str], codes: list[str]) -> str:
@@ -147,7 +150,11 @@ def write_corpus(lm: LanguageModel, file: Path, tokens: int, batch: int, max_new
     from minispec.decode import generate_batch
     from minispec.sampling import Sampling
 
-    corpus = Corpus.load(file) if file.exists() else Corpus()
+    if lm.model.config.vocab_size > 1 << 16:
+        raise ValueError(f"training text is kept in 16 bits a token, and {lm.name} has {lm.model.config.vocab_size} ids")
+    corpus = Corpus.load(file) if file.exists() else Corpus(target=lm.name)
+    if corpus.target != lm.name:
+        raise ValueError(f"{file} holds answers of {corpus.target}, not of {lm.name}; name another file")
     saved = time.monotonic()
     with tqdm(total=tokens, initial=corpus.tokens, unit="token", disable=not sys.stderr.isatty()) as bar:
         for prompts, temperature in batches(lm, corpus, batch, seed):

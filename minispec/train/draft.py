@@ -11,6 +11,7 @@ speculative decoding: Zhou et al. 2023, "DistillSpec".
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import shutil
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 
 from minispec.model import Transformer
 from minispec.train.data import Text
-from minispec.train.fit import fit
+from minispec.train.fit import Batches, fit
 from minispec.train.teacher import Labels, padded, predicting
 
 if TYPE_CHECKING:
@@ -73,8 +74,12 @@ class Distiller(nn.Module):
         return logq, self.place[ids], p
 
     def forward(self, examples: list[Example]) -> Tensor:
-        logq, at, p = self.predictions(examples)
-        return -(p * (at >= 0) * logq.gather(1, at.clamp(min=0))).sum() / len(p)
+        return mean_loss(*self.predictions(examples))
+
+
+def mean_loss(logq: Tensor, at: Tensor, p: Tensor) -> Tensor:
+    """Mean cross-entropy of q [tokens, drafted ids] against p [tokens, TOP], at these places in q (-1: not there)."""
+    return -(p * (at >= 0) * logq.gather(1, at.clamp(min=0))).sum() / len(p)
 
 
 def frequent_ids(texts: Sequence[Text], size: int, vocab: int) -> Tensor:
@@ -148,26 +153,33 @@ def train_draft(
 ) -> dict[str, float]:
     """Train, then write the folder `out`, which `load_drafter` opens; what was measured on the held-out texts.
 
-    `lm` must be in float32. Under `accelerate launch` every process trains and the first one writes. While it trains, `out` is a folder beside, so that a stop leaves what was there.
+    `lm` must be in float32. Under `accelerate launch` every process trains on `batch` texts a step, and the first one
+    writes. While it trains, its state lies in a folder beside `out`, so that a stop leaves what was there.
+    Raises ValueError for settings out of range, and if `out` holds something else than a draft model of ours.
     """
     from accelerate import PartialState
 
     from minispec.checkpoints import save_draft
 
-    torch.manual_seed(seed)
+    if out.exists() and not (out / "recipe.json").exists():
+        raise ValueError(f"{out} is there already and is not a trained draft model; name a new folder")
     model = from_layers(lm.model, layers) if layers else from_scratch(lm.model, width, depth, seed)
     if not 1 <= drafted <= model.config.vocab_size:
         raise ValueError(f"--vocabulary must lie between 1 and {model.config.vocab_size}, but is {drafted}")
     vocabulary = frequent_ids(texts, drafted, model.config.vocab_size)
     work = out.with_name(f".{out.name}.part")
     recipe: dict[str, Any] = {"layers": list(layers)} if layers else {"width": width, "depth": depth}
-    recipe |= {"drafted": drafted, "steps": steps, "batch": batch, "lr": lr, "seed": seed, "texts": len(texts)}
+    recipe |= {"target": lm.name, "drafted": drafted, "steps": steps, "batch": batch, "lr": lr, "seed": seed}
+    content = hashlib.sha256(b"/".join(ids.tobytes() for text in texts for ids in (text.prompt, text.answer)))
     processes = PartialState()
+    recipe |= {"texts": len(texts), "text_sha256": content.hexdigest()[:16], "processes": processes.num_processes}
+    lengths = [len(text.prompt) + len(text.answer) for text in texts]
+    Batches(lengths, batch, steps, seed)  # raises before anything is written
     with processes.main_process_first():
-        begin_or_resume(work, recipe)
+        if processes.is_main_process:
+            begin_or_resume(work, recipe)
         examples = list(zip(texts, Labels(lm, texts, labels), strict=True))
     distiller = Distiller(model, vocabulary).to(lm.model.device)
-    lengths = [len(text.prompt) + len(text.answer) for text in texts]
     distiller.train()
     fit(distiller, examples, lengths, work, steps=steps, batch=batch, lr=lr, seed=seed)
     if not processes.is_main_process:
@@ -189,7 +201,9 @@ def begin_or_resume(work: Path, recipe: dict[str, Any]) -> None:
     if note.exists() and json.loads(note.read_text()) != recipe:
         raise ValueError(f"{work} holds an unfinished training with other settings; finish it with them, or remove it")
     work.mkdir(parents=True, exist_ok=True)
-    note.write_text(json.dumps(recipe))
+    part = note.with_suffix(".part")
+    part.write_text(json.dumps(recipe))
+    part.rename(note)
 
 
 @torch.inference_mode()
@@ -199,7 +213,7 @@ def evaluate(distiller: Distiller, examples: list[Example], batch: int = 8) -> d
     order = sorted(range(len(examples)), key=lambda i: len(examples[i][0].prompt) + len(examples[i][0].answer))
     for start in range(0, len(order), batch):
         group = [examples[i] for i in order[start : start + batch]]
-        logq, at, _ = distiller.predictions(group)
-        loss, count = loss + float(distiller(group)) * len(at), count + len(at)
+        logq, at, p = distiller.predictions(group)
+        loss, count = loss + float(mean_loss(logq, at, p)) * len(at), count + len(at)
         agree += int((logq.argmax(-1) == at[:, 0]).sum())
     return {"held_out_loss": loss / count, "held_out_agreement": agree / count}

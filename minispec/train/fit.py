@@ -58,13 +58,13 @@ def fit(
     """Train the parameters of `model` that require gradients; `model(list of examples)` is their loss. Each step's loss.
 
     `lengths`: tokens of each example, so that a batch holds examples of similar length.
-    The state (weights, optimizer, random numbers) is saved in `folder` every few minutes, beside first and then
-    renamed; a second call goes on from there. Raises ValueError for too few examples, and when the loss is not finite.
+    The state is saved in `folder` every few minutes, beside first and then renamed; a second call goes on from there, with
+    the batches that are still to come. Raises ValueError for too few examples, and when the loss is not finite.
     """
     from accelerate import Accelerator, skip_first_batches
     from tqdm import tqdm
 
-    accelerator = Accelerator()
+    accelerator = Accelerator(device_placement=False)  # the model lies where its caller put it
     loader = torch.utils.data.DataLoader(
         examples,  # pyright: ignore[reportArgumentType] (a list is a dataset)
         batch_sampler=Batches(lengths, batch, steps * accelerator.num_processes, seed),
@@ -77,7 +77,7 @@ def fit(
     losses: list[float] = []
     state = folder / "state.pt"
     if state.exists():
-        saved = torch.load(state, weights_only=True)
+        saved = torch.load(state, map_location=chosen[0].device, weights_only=True)
         model.load_state_dict(saved["model"], strict=False)
         optimizer.load_state_dict(saved["optimizer"])
         schedule.load_state_dict(saved["schedule"])
@@ -90,7 +90,9 @@ def fit(
             mean: Any = accelerator.reduce(value.detach(), "mean")
             losses.append(float(mean))
             if not math.isfinite(losses[-1]):
-                raise ValueError(f"the loss is not finite at step {len(losses)}; use a lower learning rate than {lr}")
+                raise ValueError(
+                    f"the loss is not finite at step {len(losses)}; remove {folder} and use a lower learning rate than {lr}"
+                )
             accelerator.backward(value)
             accelerator.clip_grad_norm_(chosen, 1.0)
             optimizer.step()

@@ -7,7 +7,9 @@ pass over the text costs far more than a pass of a drafter, so it is paid once; 
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,11 +39,11 @@ class Labels:
         for group in tqdm(groups, desc="labels", unit="file", disable=not sys.stderr.isatty()):
             content = b"".join(ids.tobytes() + b"/" for text in group for ids in (text.prompt, text.answer))
             file = folder / f"{hashlib.sha256(content + lm.name.encode()).hexdigest()[:16]}.npz"
-            if not file.exists():
-                part = file.with_suffix(".part.npz")
+            if not zipfile.is_zipfile(file):  # not there, or damaged
+                part = file.with_suffix(f".{os.getpid()}.part.npz")  # two trainings may need the same file at once
                 ids, p = compute(lm, group)
                 np.savez(part, ids=np.concatenate(ids), p=np.concatenate(p))
-                part.rename(file)
+                part.replace(file)
             with np.load(file) as stored:
                 ends = np.cumsum([len(text.answer) for text in group])[:-1]
                 self.ids += np.split(stored["ids"], ends)
