@@ -124,7 +124,9 @@ def test_the_shape_of_the_tree_does_not_change_the_text():
 
 
 def test_a_row_that_ends_in_the_middle_leaves_the_others_their_drafts():
-    lm, prompts = ms.toy(eos_id=4), [torch.tensor(ids) for ids in ([1, 2, 1, 2], [3, 0, 3], [2, 2, 2])]
+    prompts = [torch.tensor(ids) for ids in ([1, 2, 1, 2], [3, 0, 3], [7, 8, 9])]
+    texts = [ms.generate(ms.toy(vocab_size=30, seed=3), p, max_new_tokens=30).tokens.tolist() for p in prompts]
+    lm = ms.toy(vocab_size=30, seed=3, eos_id=next(x for x in texts[1][3:] if x not in texts[0] + texts[2]))
     alone = [ms.generate(lm, p, ms.NGram(1, 3, 4), max_new_tokens=30, seed=s) for s, p in enumerate(prompts)]
     together = ms.generate_batch(lm, prompts, ms.NGram(1, 3, 4), max_new_tokens=30)
     assert len(alone[1].tokens) < min(len(alone[0].tokens), len(alone[2].tokens)), "the middle one ends first"

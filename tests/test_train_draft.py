@@ -1,6 +1,10 @@
 """Distillation: the right state predicts the right token, nothing is lost by a stop, and what is written is read back."""
 
 import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -219,11 +223,12 @@ def test_a_loss_that_is_not_finite_is_named(tmp_path):
         fitting.fit(Bad(), [0, 1], [1, 1], tmp_path, steps=3, batch=1, lr=1e-3)
 
 
-def train_in_a_process(folder, texts):
+def train_in_a_process(folder):
     from accelerate import PartialState
 
     from minispec.train import draft
 
+    texts = pickle.loads((folder / "texts.pkl").read_bytes())
     rank, seen, losses = PartialState(cpu=True).process_index, [], []
     forward, fit = Distiller.forward, draft.fit
     note = lambda examples: seen.append([len(text.prompt) * 100 + len(text.answer) for text, _ in examples])
@@ -235,9 +240,15 @@ def train_in_a_process(folder, texts):
 
 
 def test_two_processes_share_the_work_and_write_one_draft_model(texts, tmp_path):
-    from accelerate import debug_launcher
-
-    debug_launcher(train_in_a_process, (tmp_path, texts), num_processes=2)
+    # In a fresh interpreter: this one has already told Accelerate that it is alone.
+    (tmp_path / "texts.pkl").write_bytes(pickle.dumps(texts))
+    command = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import test_train_draft as t; from accelerate import debug_launcher; "
+        "debug_launcher(t.train_in_a_process, (t.Path(sys.argv[2]),), num_processes=2)"
+    )
+    argv = [sys.executable, "-c", command, str(Path(__file__).parent), str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     losses = [json.loads((tmp_path / f"losses-{rank}.json").read_text()) for rank in (0, 1)]
     seen = [json.loads((tmp_path / f"seen-{rank}.json").read_text()) for rank in (0, 1)]
     assert losses[0] == losses[1] and len(losses[0]) == 6, "the mean over both"
