@@ -31,7 +31,7 @@ REQUESTS = Path(__file__).parent / "data" / "requests.jsonl"
 EXACT = 1e-10  # rounding of sums in float64
 CAUGHT = 0.01  # total variation that a wrong rule must show in one world or another
 # Logits closer than this tie. In bfloat16 logits near 32 lie 0.25 apart, and the gap between the two best was off by up to
-# 0.50 against float32 in 1,485 positions of our requests (standard deviation 0.10); two passes may err in opposite directions.
+# 0.50 against float32 in 1,485 positions of our requests (standard deviation 0.10); two passes may err oppositely.
 TIE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.75, torch.float16: 0.1}
 
 
