@@ -173,7 +173,8 @@ def some_prompts(lm: LanguageModel, limit: int) -> list[Tensor]:
 
 def spread(requests: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     """`count` of them, evenly from all over the list, so that every kind is among them."""
-    return [requests[i * len(requests) // count] for i in range(min(count, len(requests)))]
+    count = min(count, len(requests))
+    return [requests[i * len(requests) // count] for i in range(count)]
 
 
 def dtype_name(lm: LanguageModel) -> str:

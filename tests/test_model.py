@@ -138,7 +138,8 @@ def test_default_target_with_its_cache_and_in_a_batch(target, peer):
     padded = torch.nn.utils.rnn.pad_sequence([a, b], batch_first=True, padding_value=-1)
     pieces = torch.cat([target.model(piece, cache) for piece in padded.split(7, dim=1)], 1)
     for row, ids in enumerate((a, b)):
-        assert (pieces[row, : len(ids)] - peer(ids[None]).logits[0]).abs().max() < 1e-4
+        # Pieces of seven tokens round otherwise than one pass: by 1.0e-4 on one thread, where logits reach 28.
+        assert (pieces[row, : len(ids)] - peer(ids[None]).logits[0]).abs().max() < 2e-4
 
 
 @pytest.mark.parametrize(
