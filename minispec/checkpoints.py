@@ -91,7 +91,9 @@ def save_draft(folder: Path, model: Transformer, vocabulary: Tensor, lm: Languag
     if shared:
         tensors = {name: weight for name, weight in tensors.items() if name.startswith(("model.layers.", "model.norm."))}
     stored = {name: weight.detach().to("cpu", torch.bfloat16).contiguous() for name, weight in tensors.items()}
-    save_file({**stored, "vocabulary": vocabulary.int().cpu()}, folder / "model.safetensors", metadata={"format": "pt"})
+    file = folder / "model.safetensors"
+    save_file({**stored, "vocabulary": vocabulary.int().cpu()}, file, metadata={"format": "pt"})
+    file.chmod(0o644)  # written for its owner alone; others may read it
     config = json.loads(model.config.to_json_string())
     config["minispec"] = {"target": lm.name, "shares_embeddings": shared}
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
@@ -116,6 +118,7 @@ def export_draft(drafter: DraftModel, target: LanguageModel, folder: Path) -> No
     (part / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     stored = {name: weight.contiguous() for name, weight in named_tensors(model)}
     save_file(stored, part / "model.safetensors", metadata={"format": "pt"})
+    (part / "model.safetensors").chmod(0o644)
     target.tokenizer.save_pretrained(part)
     if target.folder and (target.folder / "generation_config.json").exists():
         shutil.copy(target.folder / "generation_config.json", part)

@@ -463,3 +463,4 @@ def run_export(args: argparse.Namespace) -> None:
     lm = hub.load(args.model, args.device, args.dtype)
     export_draft(load_drafter(args.drafter, lm, args.source), lm, Path(args.folder))
     print(args.folder)
+    print(f"open it with transformers, or here: minispec generate --method draft --drafter {args.folder}", file=sys.stderr)
