@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 WEIGHTS = Path(__file__).parent / "weights"
-# How our draft models draft unless told otherwise: the best of fifteen settings on held-out texts, on two CPU cores.
+# How our draft models draft unless told otherwise: chosen on held-out texts, on two CPU cores (weights/draft.md).
 DRAFT_OPTIONS = {"num_tokens": 6, "min_confidence": 0.3}
 
 

@@ -342,5 +342,5 @@ def test_real_requests_keep_their_tokens(target):
     from minispec import audit
 
     makers = {"ngram": ms.NGram, "draft": lambda: ms.load_drafter("draft", target)}
-    for check in audit.identity(target, makers, 8, 32, (1, 4)):
+    for check in audit.identity(target, makers, 8, 32, (1, 4), target):
         assert check.passed, check.measured

@@ -171,12 +171,12 @@ def test_token_identity_fails_when_a_rule_is_wrong(target, monkeypatch):
     monkeypatch.setattr(
         verify, "greedy", lambda logits, tree: right(logits.roll(1, -1) if tree.tokens.numel() else logits, tree)
     )
-    checks = list(audit.identity(target, {"ngram": ms.NGram}, 2, 24, (1,)))
+    checks = list(audit.identity(target, {"ngram": ms.NGram}, 2, 24, (1,), target))
     assert [check.passed for check in checks] == [False]
     assert "part where the two best logits are" in checks[0].measured
 
 
 def test_transformers_counterparts_are_numbers_to_compare_with(target):
     makers = {"ngram": ms.NGram, "draft": lambda: ms.load_drafter("draft", target)}
-    checks = list(audit.peers(target, makers, 2, 8))
+    checks = list(audit.peers(target, makers, 2, 8, target))
     assert [(check.passed, check.measured) for check in checks] == [(None, "2 of 2 texts equal")] * 2

@@ -132,14 +132,18 @@ def test_default_target_equals_transformers(target, peer, prompt):
     assert (ours - peer(ids).logits).abs().max() < 1e-4
 
 
-def test_default_target_with_its_cache_and_in_a_batch(target, peer):
+def test_default_target_with_its_cache_and_in_a_batch():
+    """In float64, where pieces of seven tokens do not round otherwise than one pass, on however many threads."""
+    from transformers import AutoModelForCausalLM
+
+    target = ms.load(dtype="float64", device="cpu")
+    peer = AutoModelForCausalLM.from_pretrained(target.folder, dtype=torch.float64).eval()
     a, b = target.encode("Why is the sky blue?"), target.encode("Hi")
     cache = target.model.new_cache(2, len(a))
     padded = torch.nn.utils.rnn.pad_sequence([a, b], batch_first=True, padding_value=-1)
     pieces = torch.cat([target.model(piece, cache) for piece in padded.split(7, dim=1)], 1)
     for row, ids in enumerate((a, b)):
-        # Pieces of seven tokens round otherwise than one pass: by 1.0e-4 on one thread, where logits reach 28.
-        assert (pieces[row, : len(ids)] - peer(ids[None]).logits[0]).abs().max() < 2e-4
+        assert (pieces[row, : len(ids)] - peer(ids[None]).logits[0]).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize(
