@@ -7,7 +7,8 @@ import pytest
 
 import minispec as ms
 from minispec.audit import read_requests
-from minispec.train.data import KINDS, LISTS, Corpus, Text, write_corpus
+from minispec.train import data
+from minispec.train.data import KINDS, LISTS, OWN, Corpus, Text, write_corpus
 
 SHIPPED = Path(__file__).parent.parent / "training" / "text.npz"
 
@@ -68,6 +69,17 @@ def test_writing_goes_on_where_it_stopped(target, tmp_path):
     at_once = write_corpus(target, tmp_path / "again.npz", tokens=60, **options)
     assert len(short.texts) == 4 and same(longer, at_once)
     assert same(Corpus(longer.texts[:4]), short)
+
+
+def test_later_prompts_are_mostly_the_targets_own(target, tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "TEMPLATES", 0)
+    options = {"tokens": 90, "batch": 4, "max_new_tokens": 4, "seed": 0}
+    texts = write_corpus(target, tmp_path / "text.npz", **options).texts
+    assert [text.kind == OWN for text in texts[:24]] == [False] * 16 + [True] * 8
+    own = ["".join(target.tokenizer.decode(text.prompt)) for text in texts[16:24]]
+    assert len(set(own)) == 8  # and they differ, also between the greedy batch and the other
+    assert all(prompt.count("<|im_start|>user\n") == 1 and prompt.endswith("assistant\n") for prompt in own)
+    assert data.own_prompts(target, 2, 7) == data.own_prompts(target, 2, 7) != data.own_prompts(target, 2, 8)
 
 
 def test_the_shipped_text_holds_every_kind_and_none_of_the_requests(target):

@@ -1,10 +1,12 @@
-"""The text that drafters learn from: the target's own answers to prompts of eight kinds.
+"""The text that drafters learn from: the target's own answers to prompts of eight kinds, and to prompts of its own.
 
     minispec train data --tokens 3000000                  # saves every few minutes; run again, it goes on
 
 A drafter has to guess what this target writes, so the target writes the training text: half of it greedily, half at
-temperature 0.8. Prompts come from templates, topics and seeded random choices; a text to summarise or code to edit is
-what the target wrote before. Every 21st text is held out: it measures drafters, and never trains one.
+temperature 0.8. The first prompts come from templates, topics and seeded random choices; a text to summarise or code to edit
+is what the target wrote before. A drafter that reads nothing else learns the templates: so most of the later prompts are
+what the target itself writes where a user's message would stand (Xu et al. 2024, "Magpie"). Every 21st text is held out: it
+measures drafters, and never trains one.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ import random
 import sys
 import time
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
 SHORT = ("chat", "explain", "code", "reasoning")
 LONG = ("summarise", "rewrite", "code edit", "question")  # these build on earlier answers
-KINDS = (*SHORT, *LONG)
+OWN = "own"  # the target wrote the prompt too
+KINDS = (*SHORT, *LONG, OWN)
+TEMPLATES = 20  # so many batches come from templates alone; from then on, four of every sixteen
 HELD_OUT = 21  # every 21st text; odd, so that every kind is among them
 LISTS = json.loads((Path(__file__).parent / "prompts.json").read_text())
 
@@ -110,19 +113,34 @@ def make_prompt(kind: str, chance: random.Random, texts: list[str], codes: list[
     )
 
 
-def batches(lm: LanguageModel, corpus: Corpus, size: int, seed: int) -> Iterator[tuple[list[tuple[str, str]], float]]:
-    """Batches of (kind, prompt) and their temperature, from where `corpus` ends; the same ones for the same seed.
+def own_prompts(lm: LanguageModel, count: int, seed: int) -> list[str]:
+    """Messages that the target writes in the user's place; an empty one becomes a greeting."""
+    from minispec.decode import generate_batch
+    from minispec.sampling import Sampling
 
-    Two batches of short prompts, one greedy and one not, then two of prompts that carry a text: alike in length, so that
-    little of a pass over prompts is padding.
+    mark = "MARK"
+    before = lm.tokenizer.decode(lm.encode_chat([{"role": "user", "content": mark}])).split(mark)[0]
+    ids = lm.tokenizer(before, add_special_tokens=False, return_tensors="pt").input_ids[0]
+    sampling = Sampling(temperature=1.0, top_p=0.9)
+    written = generate_batch(lm, [ids] * count, max_new_tokens=80, sampling=sampling, seed=seed)
+    texts = [lm.tokenizer.decode(message.tokens, skip_special_tokens=True).strip() for message in written]
+    return [text or "Hello!" for text in texts]
+
+
+def next_batch(lm: LanguageModel, corpus: Corpus, size: int, seed: int) -> tuple[list[tuple[str, str]], float]:
+    """Pairs of (kind, prompt) and their temperature, to follow on `corpus`; the same ones for the same seed.
+
+    In turn, two batches of short prompts, one greedy and one not, and two of prompts that carry a text: alike in length, so
+    that little of a pass over prompts is padding.
     """
-    while True:
-        number = len(corpus.texts) // size
-        chance = random.Random(f"{seed}/{number}")
-        kinds = SHORT if number // 2 % 2 == 0 else LONG
-        texts, codes = material(lm, corpus, chance)
-        prompts = [(kinds[i % 4], make_prompt(kinds[i % 4], chance, texts, codes)) for i in range(size)]
-        yield prompts, 0.8 if number % 2 else 0.0
+    number = len(corpus.texts) // size
+    chance = random.Random(f"{seed}/{number}")
+    temperature = 0.8 if number % 2 else 0.0
+    if number >= TEMPLATES and number // 4 % 4:
+        return [(OWN, prompt) for prompt in own_prompts(lm, size, chance.randrange(1 << 31))], temperature
+    kinds = SHORT if number // 2 % 2 == 0 else LONG
+    texts, codes = material(lm, corpus, chance)
+    return [(kinds[i % 4], make_prompt(kinds[i % 4], chance, texts, codes)) for i in range(size)], temperature
 
 
 def material(lm: LanguageModel, corpus: Corpus, chance: random.Random) -> tuple[list[str], list[str]]:
@@ -157,9 +175,8 @@ def write_corpus(lm: LanguageModel, file: Path, tokens: int, batch: int, max_new
         raise ValueError(f"{file} holds answers of {corpus.target}, not of {lm.name}; name another file")
     saved = time.monotonic()
     with tqdm(total=tokens, initial=corpus.tokens, unit="token", disable=not sys.stderr.isatty()) as bar:
-        for prompts, temperature in batches(lm, corpus, batch, seed):
-            if corpus.tokens >= tokens:
-                break
+        while corpus.tokens < tokens:
+            prompts, temperature = next_batch(lm, corpus, batch, seed)
             answers = generate_batch(
                 lm,
                 [prompt for _, prompt in prompts],

@@ -1,0 +1,163 @@
+"""Figures of the course: from numbers or a trace to a matplotlib Figure. Nothing is measured here.
+
+    cost_curve({"bfloat16": {1: 0.026, 4: 0.030}})        # `notebook.show(figure, alt, numbers)` puts it in a notebook
+
+Every figure has an opaque background and can be read without colour: series differ in marker, line and hatch as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+if TYPE_CHECKING:
+    from minispec.trace import Trace
+
+BLUE, ORANGE, GREEN, GREY = "#0072b2", "#b35c00", "#007a5a", "#6f6f6f"  # told apart by colour-blind readers too
+COLOURS, MARKERS, DASHES = (BLUE, ORANGE, GREEN, GREY), ("o", "s", "^", "D"), ("-", "--", "-.", ":")
+FILLS, HATCHES = ("#cce5f3", "#ffe8b8", "#cdeee3", "#e4e4e4"), ("", "//", "..", "xx")
+
+
+def blank(title: str, width: float = 7.0, height: float = 3.6) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(width, height), dpi=100, facecolor="white", layout="constrained")
+    axes = figure.add_subplot(facecolor="white")
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def lines(
+    series: Mapping[str, Mapping[float, float]], title: str, x: str, y: str, level: float | None = None, log: bool = False
+) -> Figure:
+    """A line a label, through {x: y}; `level` draws a dotted horizontal line; `log`: x doubles at each step."""
+    figure, axes = blank(title)
+    for i, (label, points) in enumerate(series.items()):
+        style = {"marker": MARKERS[i % 4], "color": COLOURS[i % 4], "linestyle": DASHES[i % 4], "markersize": 4}
+        axes.plot(list(points), list(points.values()), label=label, **style)
+    if level is not None:
+        axes.axhline(level, color=GREY, linestyle=":", linewidth=1)
+    axes.set(xlabel=x, ylabel=y)
+    if log:
+        axes.set_xscale("log", base=2)
+        ticks = sorted({at for points in series.values() for at in points})
+        axes.set_xticks(ticks, [f"{at:g}" for at in ticks])
+        axes.minorticks_off()
+    top = max((v for points in series.values() for v in points.values()), default=1)
+    axes.set_ylim(0, 1.15 * max(top, level or 0))
+    axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def bars(series: Mapping[str, Sequence[float]], names: Sequence[str], title: str, y: str) -> Figure:
+    """Bars side by side: a group a name, a bar a label in each."""
+    figure, axes = blank(title)
+    width = 0.8 / len(series)
+    for i, (label, values) in enumerate(series.items()):
+        at = [place + (i - (len(series) - 1) / 2) * width for place in range(len(names))]
+        style = {"color": FILLS[i % 4], "edgecolor": COLOURS[i % 4], "hatch": HATCHES[i % 4]}
+        axes.bar(at, values, width * 0.92, label=label, **style)
+    axes.set_xticks(range(len(names)), names)
+    axes.set(ylabel=y)
+    axes.set_ylim(0, 1.3 * max(max(values) for values in series.values()))
+    axes.legend(fontsize=8, frameon=False, ncols=min(4, len(series)))
+    return figure
+
+
+def dots(groups: Mapping[str, Sequence[tuple[float, float]]], title: str, x: str, y: str, level: float | None = None) -> Figure:
+    """A dot an (x, y), named after its group beside the first dot of it."""
+    figure, axes = blank(title, height=4.2)
+    for i, (name, points) in enumerate(groups.items()):
+        xs, ys = zip(*points, strict=True)
+        axes.plot(xs, ys, linestyle="", marker=MARKERS[i % 4], color=COLOURS[i // 4 % 4], label=name)
+    if level is not None:
+        axes.axhline(level, color=GREY, linestyle=":", linewidth=1)
+    axes.set(xlabel=x, ylabel=y)
+    axes.set_ylim(0, None)
+    axes.legend(fontsize=8, frameon=False, ncols=2)
+    return figure
+
+
+def cost_curve(curves: Mapping[str, Mapping[int, float]]) -> Figure:
+    """What a pass costs, in passes over one token, against the tokens in it; a line a label, through {tokens: seconds}."""
+    series = {
+        f"{label} (1 = {1e3 * curve[1]:.0f} ms)": {n: curve[n] / curve[1] for n in sorted(curve)}
+        for label, curve in curves.items()
+    }
+    title = "What a pass costs, against the number of tokens in it"
+    figure = lines(series, title, "tokens in the pass", "passes over one token", level=1, log=True)
+    axes = figure.axes[0]
+    sizes = sorted({n for curve in curves.values() for n in curve})
+    top = axes.get_ylim()[1]
+    axes.plot(sizes, sizes, color=GREY, linestyle=":", label="no gain: as much as one by one")
+    axes.set_ylim(0, top)
+    axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def token_tape(trace: Trace, decode: Callable[[int], str], rounds: int = 12) -> Figure:
+    """The first rounds of a generation by chains, a line each: accepted tokens, rejected ones, the target's own token."""
+    shown = trace.rounds[:rounds]
+    title = "Each line is a round. Filled: accepted. Struck out: rejected. Thick frame: the target's own token."
+    figure, axes = blank("", width=8.5, height=0.7 + 0.34 * len(shown))
+    axes.set_title(title, fontsize=9, loc="left")
+    for y, round in enumerate(shown):
+        cells = [(token, FILLS[0], BLUE, 1.0) for token in round.accepted]
+        if not round.was_cut:
+            cells += [(token, "white", GREY, 0.6) for token in round.drafted[len(round.accepted) :]]
+            cells.insert(len(round.accepted), (round.emitted[-1], FILLS[1], ORANGE, 2.2))
+        x = 0.0
+        for token, fill, edge, thickness in cells:
+            text = decode(token).replace("\n", "\\n").replace(" ", "\u2423")
+            width = 0.5 + 0.17 * len(text)
+            axes.add_patch(Rectangle((x, y - 0.4), width, 0.8, facecolor=fill, edgecolor=edge, linewidth=thickness))
+            colour = GREY if fill == "white" else "black"
+            axes.text(x + width / 2, y, text, ha="center", va="center", fontsize=8, family="monospace", color=colour)
+            if fill == "white":
+                axes.plot([x + 0.1, x + width - 0.1], [y, y], color=GREY, linewidth=1)
+            x += width + 0.12
+    axes.autoscale_view()
+    axes.set_yticks(range(len(shown)), [f"{i + 1}" for i in range(len(shown))])
+    axes.set(xticks=[], ylabel="round")
+    axes.spines["bottom"].set_visible(False)
+    axes.invert_yaxis()
+    return figure
+
+
+def overlap(p: Sequence[float], q: Sequence[float], names: Sequence[str]) -> Figure:
+    """p and q token by token: what they share is accepted; what p has beyond q is the residual distribution's."""
+    both = [min(a, b) for a, b in zip(p, q, strict=True)]
+    figure, axes = blank(f"Accepted: {sum(both):.3f}. Rejected, and drawn again from the residual: {1 - sum(both):.3f}")
+    places = range(len(names))
+    over = {"color": "white", "bottom": both}
+    axes.bar(places, both, color=FILLS[0], edgecolor=BLUE, label="min(p, q): accepted")
+    axes.bar(places, [a - b for a, b in zip(p, both, strict=True)], edgecolor=ORANGE, hatch="//", label="p above q", **over)
+    excess = [a - b for a, b in zip(q, both, strict=True)]
+    axes.bar(places, excess, edgecolor=GREY, linestyle=":", label="q above p: drafted too often", **over)
+    axes.set_xticks(places, names)
+    axes.set(ylabel="probability")
+    axes.set_ylim(0, max(*p, *q) * 1.4)
+    axes.legend(fontsize=8, frameon=False, ncols=3)
+    return figure
+
+
+def acceptance_by_position(traces: Mapping[str, Trace]) -> Figure:
+    """Of the drafted tokens that were tried at a position, the share that was accepted; a line a method."""
+    series = {
+        label: {i + 1: rate for i, rate in enumerate(trace.acceptance_by_position)} for label, trace in traces.items()
+    }
+    title = "Acceptance by position in the draft, given that all before it were accepted"
+    return lines(series, title, "position in the draft", "share accepted", level=1)
+
+
+def race(seconds: Mapping[str, Sequence[float]]) -> Figure:
+    """Tokens written against time, from the seconds at which each method had written its 1st, 2nd, ... token."""
+    figure, axes = blank("The race: tokens written against time")
+    for i, (label, times) in enumerate(seconds.items()):
+        axes.step(times, range(1, len(times) + 1), where="post", color=COLOURS[i % 4], linestyle=DASHES[i % 4], label=label)
+        axes.plot(times[-1], len(times), marker=MARKERS[i % 4], color=COLOURS[i % 4])
+    axes.set(xlabel="seconds", ylabel="tokens", xlim=(0, None), ylim=(0, None))
+    axes.legend(fontsize=8, frameon=False, loc="lower right")
+    return figure

@@ -1,0 +1,156 @@
+"""Build the course: each notebooks/NN_title.py (jupytext percent) becomes the notebook beside it.
+
+    python tools/build_course.py                    # write the notebooks; outputs stay where no code has changed
+    python tools/build_course.py --run [NAME..]     # write and run, all or the named ones
+    python tools/build_course.py --check            # fail if a notebook is not what its source says
+    python tools/build_course.py --repository URL   # put the repository's address into every link and install cell
+
+The badge and the install cell for Colab are written here, once for all notebooks. Cell ids come from the file's name and the
+place of the cell, so the same source gives the same bytes. A cell tagged `live` waits for a reader's hand: it is run, but its
+output is not kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tomllib
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOKS = ROOT / "notebooks"
+LINKED = ("README.md", "CITATION.cff", "pyproject.toml")  # files that name the address, beside the notebooks
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+
+
+def address() -> str:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+
+
+def for_colab(stem: str) -> list[NotebookNode]:
+    """The badge, and the cell that installs this version where the package is missing, without changing any other."""
+    text = (ROOT / "minispec" / "__init__.py").read_text()
+    tag = "v" + text.split('__version__ = "')[1].split('"')[0]
+    where = address().removeprefix("https://github.com/")
+    link = f"https://colab.research.google.com/github/{where}/blob/{tag}/notebooks/{stem}.ipynb"
+    image = "https://colab.research.google.com/assets/colab-badge.svg"
+    install = f"""# On Colab: this package, and the reader of the model's file. Everything else is there, and stays as it is.
+import importlib.util
+
+if importlib.util.find_spec("minispec") is None:
+    %pip install --quiet --no-deps gguf "minispec @ git+{address()}@{tag}\""""
+    return [new_markdown_cell(f"[![Open in Colab]({image})]({link})"), new_code_cell(install)]
+
+
+def build(source: Path) -> NotebookNode:
+    """The notebook that `source` describes, without outputs."""
+    notebook = jupytext.reads(source.read_text(), fmt="py:percent")
+    first, *rest = notebook.cells
+    cells = [first, *for_colab(source.stem), *rest]
+    slug = source.stem.replace("_", "-")
+    for i, cell in enumerate(cells):
+        cell.id = f"{slug}-{i:02d}"
+        tags = cell.metadata.get("tags")
+        cell.metadata = NotebookNode({"tags": tags} if tags else {})
+    return nbformat.v4.new_notebook(cells=cells, metadata=METADATA)
+
+
+def keep_outputs(new: NotebookNode, old: NotebookNode) -> bool:
+    """Take the outputs of `old` over if all code is the same; else say so by returning False."""
+    code = [[cell for cell in notebook.cells if cell.cell_type == "code"] for notebook in (new, old)]
+    if [cell.source for cell in code[0]] != [cell.source for cell in code[1]]:
+        return False
+    for mine, theirs in zip(*code, strict=True):
+        mine.outputs, mine.execution_count = theirs.outputs, theirs.execution_count
+    return True
+
+
+def run(notebook: NotebookNode) -> None:
+    from nbclient import NotebookClient
+
+    os.environ["PYTHONWARNINGS"] = "default"  # what a reader would see, a check should see
+    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(NOTEBOOKS)}}).execute()
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)  # when it ran
+        if "live" in cell.metadata.get("tags", ()):
+            cell.outputs = []
+    notebook.metadata = NotebookNode(METADATA)
+
+
+def write(notebook: NotebookNode, file: Path) -> None:
+    nbformat.validate(notebook)
+    beside = file.with_suffix(".part")
+    beside.write_text(nbformat.writes(notebook) + "\n")
+    beside.replace(file)
+
+
+def differences(source: Path) -> list[str]:
+    """Where the notebook beside `source` is not what it should be, outputs apart."""
+    file = source.with_suffix(".ipynb")
+    if not file.exists():
+        return [f"{file.name} is missing"]
+    new, old = build(source), nbformat.read(file, as_version=4)
+    found = [] if old.metadata == new.metadata else [f"{file.name}: its metadata differ"]
+    if len(new.cells) != len(old.cells):
+        return [*found, f"{file.name}: {len(old.cells)} cells, and its source has {len(new.cells)}"]
+    for mine, theirs in zip(new.cells, old.cells, strict=True):
+        for part in ("id", "cell_type", "source", "metadata"):
+            if mine[part] != theirs[part]:
+                found.append(f"{file.name}: cell {mine.id}: its {part} differs")
+    return found
+
+
+def move(new: str) -> None:
+    """Write the repository's address anew wherever it stands."""
+    old = address()
+    for name in LINKED:
+        file = ROOT / name
+        file.write_text(file.read_text().replace(old, new.rstrip("/")))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Build the notebooks from their sources.")
+    parser.add_argument("names", nargs="*", help="notebooks to build, such as 02 (default: all)")
+    parser.add_argument("--run", action="store_true", help="run them, and keep the outputs")
+    parser.add_argument("--check", action="store_true", help="only compare, and fail on any difference")
+    parser.add_argument("--repository", metavar="URL", help="the repository's address, such as https://github.com/OWNER/minispec")
+    args = parser.parse_args()
+    if args.repository:
+        move(args.repository)
+    sources = sorted(NOTEBOOKS.glob("[0-9][0-9]_*.py"))
+    if args.names:
+        sources = [source for source in sources if source.stem.startswith(tuple(args.names))]
+    if not sources:
+        sys.exit(f"no notebook is named {' or '.join(args.names) or 'NN_title.py'} in {NOTEBOOKS.name}/")
+    if args.check:
+        found = [line for source in sources for line in differences(source)]
+        strays = {file.stem for file in NOTEBOOKS.glob("*.ipynb")} - {file.stem for file in NOTEBOOKS.glob("*.py")}
+        found += [f"{name}.ipynb has no source" for name in sorted(strays)]
+        if found:
+            sys.exit("\n".join([*found, "python tools/build_course.py --run builds them"]))
+        print(f"{len(sources)} notebooks are what their sources say")
+        return
+    stale = []
+    for source in sources:
+        notebook, file = build(source), source.with_suffix(".ipynb")
+        if args.run:
+            print(f"running {source.stem}", flush=True)
+            run(notebook)
+        elif file.exists() and not keep_outputs(notebook, nbformat.read(file, as_version=4)):
+            stale.append(source.stem)
+        write(notebook, file)
+    if stale:
+        sys.exit(f"the code of {', '.join(stale)} has changed: its outputs are gone; --run makes new ones")
+
+
+if __name__ == "__main__":
+    main()
