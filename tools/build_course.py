@@ -6,7 +6,7 @@
     python tools/build_course.py --repository URL   # put the repository's address into every link and install cell
 
 The badge and the install cell for Colab are written here, once for all notebooks. Cell ids come from the file's name and the
-place of the cell, so the same source gives the same bytes. A cell tagged `live` waits for a reader's hand: it is run, but its
+place of the cell, so the same source gives the same bytes. A cell tagged `live` waits for a reader: it is run, but its
 output is not kept.
 """
 
@@ -15,13 +15,17 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tomllib
 from pathlib import Path
 
 import jupytext
 import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = ROOT / "notebooks"
@@ -122,7 +126,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="notebooks to build, such as 02 (default: all)")
     parser.add_argument("--run", action="store_true", help="run them, and keep the outputs")
     parser.add_argument("--check", action="store_true", help="only compare, and fail on any difference")
-    parser.add_argument("--repository", metavar="URL", help="the repository's address, such as https://github.com/OWNER/minispec")
+    parser.add_argument(
+        "--repository", metavar="URL", help="the repository's address, such as https://github.com/OWNER/minispec"
+    )
     args = parser.parse_args()
     if args.repository:
         move(args.repository)
