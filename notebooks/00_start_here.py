@@ -1,0 +1,195 @@
+# %% [markdown]
+# # 00 · Start here
+#
+# A language model writes one token at a time, and for each token it reads all of its weights. **Speculative decoding** lets something
+# cheap guess a few tokens ahead, and has the model check all guesses in one pass. The text stays what the model would have written;
+# only the number of passes falls.
+#
+# In this course you build it, from the first line, on a real language model: 135 million parameters, small enough for a laptop without
+# a GPU. And you find out for yourself when it helps and when it does not.
+#
+# **You will be able to** say what the course holds and choose your way through it; check that your machine is ready; see three
+# methods write the same text in a different number of passes.
+#
+# **You should know** some PyTorch, and roughly what a transformer does. **Time:** 10 minutes, of which one is computing. **Needs:** a
+# CPU. The model (93 MB) is fetched once; after that no network is needed.
+#
+# ## The map
+#
+# | notebook | you build | minutes |
+# |---|---|---|
+# | **00 start here** | a race between three methods | 10 |
+# | [01 autoregressive decoding](01_autoregressive_decoding.ipynb) | decoding, the key-value cache, and what a pass costs | 30 |
+# | **[02 greedy speculative decoding](02_greedy_speculative_decoding.ipynb)** | draft, verify, accept: the loop | 25 |
+# | **[03 rejection sampling](03_rejection_sampling.ipynb)** | the same with a temperature, and the proof that nothing changes | 30 |
+# | [04 n-gram lookup](04_ngram_lookup.ipynb) | drafting without a model | 20 |
+#
+# **If you have one hour:** 00, 02, 03. They hold the whole idea. **If your question is "will it help me?":** 01, then the sections
+# on draft length in 02 and on losing in 04.
+#
+# Each notebook builds its method in plain code first, then shows that the package `minispec` does the same. The package is small
+# enough to be read: each method is one file.
+#
+# ## Is this machine ready?
+#
+# Numbers between ⟦ and ⟧ are readings of the machine that ran the cell: times, versions, memory. Yours will differ. All other output
+# should be the same on your machine, and the project's checks compare it word for word.
+
+# %%
+import os
+import platform
+import sys
+
+import torch
+import transformers
+
+import minispec as ms
+from minispec import hub, plots
+from minispec.notebook import here, show
+
+torch.set_num_threads(min(2, torch.get_num_threads()))  # two threads at most: the same numbers everywhere
+python = platform.python_version_tuple()
+print(
+    "Python",
+    here(platform.python_version()),
+    "- fine" if (3, 10) <= (int(python[0]), int(python[1])) else "- needs 3.10 or newer",
+)
+print("torch", here(torch.__version__), "and transformers", here(transformers.__version__))
+
+# %% [markdown]
+# The next cell fetches the model if it is not there yet, and opens it. Its weights have a checksum: every number in this course was
+# measured on exactly these weights.
+
+# %%
+lm = ms.load("smollm2-135m", device="cpu", dtype="float32")
+right = hub.sha256(lm.folder / "model.safetensors") == hub.WEIGHTS_SHA256
+print("weights: the right ones" if right else "weights: other ones; delete their folder and run this cell again")
+print(f"{sum(weight.numel() for weight in lm.model.parameters()):,} parameters, {len(lm.model.layers)} layers")
+
+# %%
+device, dtype = hub.pick_device(), hub.pick_dtype(device=hub.pick_device())
+advice = {
+    "cuda": "a GPU is there; pass device='cuda' to ms.load where a notebook says so",
+    "mps": "Apple's GPU is there; the notebooks run on the CPU, which is as fast for one token of so small a model",
+    "cpu": "no GPU; everything here runs without one",
+}
+print(here(f"{torch.get_num_threads()} of {os.cpu_count()} processors used, best device {device}, dtype that pays {dtype}"))
+print(here(advice[device.type]))
+
+# %% [markdown]
+# ## The race
+#
+# One request, three methods. **Autoregressive** is plain decoding: a pass, a token. **N-gram lookup** guesses that words which stood in
+# the text before will stand there again. The **draft model** is a small network, trained on what the large one writes.
+#
+# The request asks for a text to be repeated with a change, so much of the answer can be guessed.
+
+# %%
+request = """Rewrite this note for a colleague. Keep the facts, and change "I" to "we":
+
+I moved the backup job to three in the morning, because the database was slow at midnight. I also made the job
+write its log to a file of its own. If the job fails twice, I get a message."""
+
+drafters = {"autoregressive": None, "n-gram lookup": ms.NGram(), "draft model": ms.load_drafter("draft", lm)}
+for drafter in drafters.values():
+    ms.generate(lm, request, drafter=drafter, max_new_tokens=4)  # the first passes of a process are slow
+
+# %%
+runs = {name: ms.generate(lm, request, drafter=drafter, max_new_tokens=64) for name, drafter in drafters.items()}
+print(runs["autoregressive"].text)
+
+# %% [markdown]
+# (A model of this size is not clever. What matters here is that it is a real one, and that all methods write *exactly* this text.)
+
+# %%
+first = runs["autoregressive"].tokens
+for name, run in runs.items():
+    assert run.tokens.equal(first)
+    passes = len(run.trace.rounds) + 1
+    seconds = run.trace.ttft_s + sum(round.seconds for round in run.trace.rounds)
+    print(
+        f"{name:<15} {len(run.tokens)} tokens, the same text, in {passes:>2} passes; {here(f'{len(first) / seconds:.0f} tokens a second')}"
+    )
+assert len(runs["n-gram lookup"].trace.rounds) < len(runs["autoregressive"].trace.rounds)
+
+# %% [markdown]
+# The same text, in fewer passes. Whether fewer passes also mean less *time* is another question, and the reason why this course measures
+# so much: a pass that checks eight guesses costs more than a pass over one token, and guessing costs something too. On a GPU the
+# former is nearly free; on two processor cores it is not. Here is how the race went on this machine:
+
+
+# %%
+def times(trace):
+    """The second at which each token was there."""
+    seconds, clock = [trace.ttft_s], trace.ttft_s
+    for round in trace.rounds:
+        clock += round.seconds
+        seconds += [clock] * len(round.emitted)
+    return seconds
+
+
+finish = {name: times(run.trace) for name, run in runs.items()}
+show(
+    plots.race(finish),
+    alt="Tokens written against seconds, a staircase for each method; the steps of the speculating methods are taller.",
+    numbers="last token after: " + ", ".join(f"{name} {here(f'{ts[-1]:.1f} s')}" for name, ts in finish.items()),
+)
+
+# %% [markdown]
+# Look at the steps. Plain decoding climbs one token at a time, at a steady pace. The others climb several tokens at once, after passes that
+# take longer. Who wins depends on how tall and how long the steps are, and both can be measured. You will do that in notebook 02.
+#
+# ## Try it yourself
+#
+# With a running kernel, the next cell lets two methods race on a prompt of yours, side by side. Try a request whose answer repeats the
+# question, then a free one ("Write a poem about the sea.").
+
+# %% tags=["live"]
+from minispec import widgets
+
+widgets.race_live(lm, drafters)
+
+# %% [markdown]
+# ## How the notebooks work
+#
+# - Run each one from top to bottom. Every figure was drawn by the cell above it; change the cell and draw it again.
+# - Each ends with a summary, three questions with folded answers, and things to change in the code.
+# - Claims about *counted* work (passes, tokens) are checked by `assert` in the cells. Claims about *time* are only printed: they are true
+#   of one machine.
+#
+# ## Summary
+#
+# - Speculative decoding trades passes over one token for fewer passes over several.
+# - The text does not change. That is a claim about the code, and this course proves it rather than trusting it.
+# - Fewer passes are not yet less time. The cost of a pass, on your machine, decides.
+#
+# ## Questions
+#
+# **1.** A method needs half as many passes as plain decoding, and takes longer. How can that be?
+#
+# <details><summary>Answer</summary>
+#
+# Its passes are wider (they check guesses beside the next token), and the guesses themselves take time. If a pass over nine tokens takes
+# twice as long as a pass over one, half as many passes have gained nothing, before a single guess is paid for.
+#
+# </details>
+#
+# **2.** Why does the draft model not have to be good for the text to be right?
+#
+# <details><summary>Answer</summary>
+#
+# Because the large model checks every guess and keeps only what it would have written. A bad guess costs time, never correctness.
+#
+# </details>
+#
+# **3.** On which of your own tasks would you expect lookup to gain most?
+#
+# <details><summary>Answer</summary>
+#
+# Where the answer repeats what stands in the prompt: editing a text or code, summarising, answering from a document. Notebook 04
+# measures it.
+#
+# </details>
+#
+# **Next:** [02, greedy speculative decoding](02_greedy_speculative_decoding.ipynb), if you have one hour; else [01, autoregressive
+# decoding and what a pass costs](01_autoregressive_decoding.ipynb).
