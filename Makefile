@@ -8,7 +8,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
 
-.PHONY: demo test lab lint setup clean
+.PHONY: demo test test-notebooks course lab lint setup clean
 
 demo: setup
 	$(BIN)/minispec demo
@@ -16,8 +16,16 @@ demo: setup
 test: setup $(VENV)/test.done
 	$(BIN)/python -m pytest
 
+test-notebooks: setup $(VENV)/course.done $(VENV)/test.done
+	$(BIN)/python tools/build_course.py --check
+	$(BIN)/python -m pytest tests/notebooks
+	$(BIN)/python -m pytest --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg notebooks
+
+course: setup $(VENV)/course.done $(VENV)/test.done
+	$(BIN)/python tools/build_course.py --run
+
 lab: setup $(VENV)/course.done
-	$(BIN)/jupyter lab
+	$(BIN)/jupyter lab notebooks/00_start_here.ipynb
 
 lint: $(VENV)/test.done
 	$(BIN)/ruff check .

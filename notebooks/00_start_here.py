@@ -27,6 +27,8 @@
 # **If you have one hour:** 00, 02, 03. They hold the whole idea. **If your question is "will it help me?":** 01, then the sections
 # on draft length in 02 and on losing in 04.
 #
+# The [glossary](glossary.md) lists the words of the subject, with the place where each is explained.
+#
 # Each notebook builds its method in plain code first, then shows that the package `minispec` does the same. The package is small
 # enough to be read: each method is one file.
 #
@@ -48,12 +50,8 @@ from minispec import hub, plots
 from minispec.notebook import here, show
 
 torch.set_num_threads(min(2, torch.get_num_threads()))  # two threads at most: the same numbers everywhere
-python = platform.python_version_tuple()
-print(
-    "Python",
-    here(platform.python_version()),
-    "- fine" if (3, 10) <= (int(python[0]), int(python[1])) else "- needs 3.10 or newer",
-)
+fine = sys.version_info[:2] >= (3, 10)
+print("Python", here(platform.python_version()), "(fine)" if fine else "(too old: the package needs 3.10 or newer)")
 print("torch", here(torch.__version__), "and transformers", here(transformers.__version__))
 
 # %% [markdown]
@@ -69,8 +67,8 @@ print(f"{sum(weight.numel() for weight in lm.model.parameters()):,} parameters, 
 # %%
 device, dtype = hub.pick_device(), hub.pick_dtype(device=hub.pick_device())
 advice = {
-    "cuda": "a GPU is there; pass device='cuda' to ms.load where a notebook says so",
-    "mps": "Apple's GPU is there; the notebooks run on the CPU, which is as fast for one token of so small a model",
+    "cuda": "a GPU is there; the notebooks run on the CPU unless you change device='cpu' to device='cuda'",
+    "mps": "Apple's GPU is there; the notebooks run on the CPU unless you change device='cpu'",
     "cpu": "no GPU; everything here runs without one",
 }
 print(here(f"{torch.get_num_threads()} of {os.cpu_count()} processors used, best device {device}, dtype that pays {dtype}"))

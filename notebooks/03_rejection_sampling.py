@@ -74,23 +74,24 @@ def widen(q):
 # %%
 p_sea = sampling(next_logits(target.model, text))  # [vocab]
 q_sea = widen(sampling(next_logits(draft, text)[vocabulary]))  # [vocab]
-likely = torch.maximum(p_sea, q_sea).topk(6).indices
-names = [repr(target.tokenizer.decode([token])) for token in likely]
-for name, token in zip(names, likely):
-    print(f"{name:>10}   p = {p_sea[token]:.3f}   q = {q_sea[token]:.3f}")
-print(f"p outside the ids that are guessed: {1 - p_sea[vocabulary].sum():.3f}")
+
+
+def table(p, q, tokens):
+    """The names of some tokens, and a line for each with its p and its q."""
+    names = [repr(target.tokenizer.decode([token])) for token in tokens]
+    return names, "\n".join(f"{name:>10}   p {p[x]:.3f}   q {q[x]:.3f}" for name, x in zip(names, tokens))
+
 
 # %%
+likely = torch.maximum(p_sea, q_sea).topk(6).indices
+names, numbers = table(p_sea, q_sea, likely)
+bars = {"p, the target": p_sea[likely].tolist(), "q, the draft model": q_sea[likely].tolist()}
 show(
-    plots.bars(
-        {"p, the target": p_sea[likely].tolist(), "q, the draft model": q_sea[likely].tolist()},
-        names,
-        "After “The sea is a vast and mysterious realm”, temperature 0.8",
-        "probability",
-    ),
+    plots.bars(bars, names, "After “The sea is a vast and mysterious realm”, temperature 0.8", "probability"),
     alt="Bars of p and q for the six likeliest next tokens. The target prefers a comma or “that”, the draft model “of”.",
-    numbers=", ".join(f"{name} {p_sea[token]:.3f} / {q_sea[token]:.3f}" for name, token in zip(names, likely)),
+    numbers=numbers,
 )
+print(f"p outside the ids that are guessed: {1 - p_sea[vocabulary].sum():.3f}")
 
 # %% [markdown]
 # The two agree on *which* tokens are possible, and disagree on how often.
@@ -110,6 +111,10 @@ print(f"what p and q have in common, Σ min(p, q):  {torch.minimum(p_sea, q_sea)
 # %% [markdown]
 # A perfect draft model, with q equal to p at every token, would be believed in a third of the cases. That is a waste. The
 # third line is what we shall get instead: the mass that p and q share. With q = p it would be 1.
+#
+# The trick will be to let the two dice depend on each other. The target does not roll afresh; it uses the draft model's
+# roll wherever it can, and corrects it only where it must. What comes out has the law p, as if the target had rolled alone,
+# but it equals the guess as often as possible. (In probability theory this is called a *maximal coupling* of p and q.)
 #
 # ## The rule, with three tokens
 #
@@ -139,6 +144,10 @@ show(
 #
 # (Leviathan et al. 2023, algorithm 1; Chen et al. 2023, algorithm 2.) The division of p by q can be avoided: with u uniform
 # in [0, 1), `u < p / q` and `u * q < p` are the same test.
+#
+# In the code below no function rolls dice. Each takes its random numbers as arguments; that will pay off in a moment.
+# `pick` lays the probabilities side by side as pieces of the line from 0 to 1, and returns the piece in which u falls: a
+# piece is hit as often as it is long. (The factor `cumulative[-1]` is the end of the line, 1 up to rounding.)
 
 
 # %%
@@ -216,7 +225,10 @@ print(f"what is emitted there equals p, to 1e-12, at all {size:,} tokens:", bool
 
 # %%
 def law(rule, p, q, *others):
-    """The exact law of the token that `rule` emits: one run in each cell, weighed by the cell's volume."""
+    """The exact law of the token that `rule` emits: one run in each cell, weighed by the cell's volume.
+
+    `others`: distributions besides p, q and the residuals that it draws from.
+    """
     edges = {0.0, 1.0, *(p / q).tolist(), *(q / p).tolist()}
     for distribution in (p, q, residual(p, q), residual(q, p), *others):
         edges |= set(distribution.cumsum(0).tolist())
@@ -285,29 +297,26 @@ def variant(draft=pick, accept=lambda p, q, x, u: u * q[x] < p[x], again=residua
 
 rules = {
     "right": variant(),
-    "ratio\ninverted": variant(accept=lambda p, q, x, u: u * p[x] < q[x]),
-    "accept\nalways": variant(accept=lambda p, q, x, u: True),
-    "again\nfrom p": variant(again=lambda p, q: p),
-    "again\nfrom q": variant(again=lambda p, q: q),
-    "residual\nq − p": variant(again=lambda p, q: residual(q, p)),
-    "argmax,\nwith its q": variant(draft=lambda q, u: int(q.argmax())),
-    "residual,\nno test": variant(accept=lambda p, q, x, u: False),
+    "ratio inverted": variant(accept=lambda p, q, x, u: u * p[x] < q[x]),
+    "accept always": variant(accept=lambda p, q, x, u: True),
+    "again from p": variant(again=lambda p, q: p),
+    "again from q": variant(again=lambda p, q: q),
+    "residual q − p": variant(again=lambda p, q: residual(q, p)),
+    "argmax, with its q": variant(draft=lambda q, u: int(q.argmax())),
+    "residual, no test": variant(accept=lambda p, q, x, u: False),
 }
 
 # %%
-off = {}
-print(f"{'':24}a      b      c      off")
+off, rows = {}, [f"{'':24}a      b      c      off"]
 for name, rule in rules.items():
     got = law(rule, P, Q)
     off[name] = float((got - P).abs().sum()) / 2
-    shares = "".join(f"{mass:7.3f}" for mass in got.tolist())
-    print(f"{name.replace(chr(10), ' '):20}{shares}{off[name]:9.3f}")
-
-# %%
+    rows.append(f"{name:20}" + "".join(f"{value:7.3f}" for value in got) + f"{off[name]:9.3f}")
+labels = [name.replace(" ", "\n", 1) for name in off]
 show(
-    plots.bars({"total variation distance from p": list(off.values())}, list(off), "How far each rule moves the law", "off"),
+    plots.bars({"total variation distance from p": list(off.values())}, labels, "How far each rule moves the law", "off"),
     alt="A bar for each rule. The right rule has none; the seven wrong ones stand between about 0.06 and 0.4.",
-    numbers=", ".join(f"{name.replace(chr(10), ' ')} {value:.3f}" for name, value in off.items()),
+    numbers="\n".join(rows),
 )
 
 # %% [markdown]
@@ -330,7 +339,7 @@ show(
 for name, rule in rules.items():
     got = law(rule, P, 0.9 * P + 0.1 * Q)
     moved = float((got - P).abs().sum()) / 2
-    print(f"{name.replace(chr(10), ' '):20} off by {moved:.3f} with a draft model close to the target")
+    print(f"{name:20} off by {moved:.3f} with a draft model close to the target")
 
 # %% [markdown]
 # The package proves itself in the same way. `minispec/exact.py` has this enumeration for whole drafts, chains and trees; it
@@ -390,11 +399,11 @@ p_four = top_k(next_logits(target.model, text))
 q_four = widen(top_k(next_logits(draft, text)[vocabulary]))
 either = ((p_four > 0) | (q_four > 0)).nonzero()[:, 0]
 either = either[p_four[either].argsort(descending=True)]
-names = [repr(target.tokenizer.decode([token])) for token in either]
+names, numbers = table(p_four, q_four, either)
 show(
     plots.overlap(p_four[either].tolist(), q_four[either].tolist(), names),
     alt="Bars of the tokens that either side keeps under top-k 4. One that the draft model guesses has p = 0: never kept.",
-    numbers=", ".join(f"{name} {p_four[token]:.3f} / {q_four[token]:.3f}" for name, token in zip(names, either)),
+    numbers=numbers,
 )
 
 # %% [markdown]
@@ -448,8 +457,13 @@ def last(n, ps, qs):
 # and a text's probability is the product of these. (Leviathan et al. 2023, section 2.3; Chen et al. 2023, theorem 1.)
 #
 # The argument has a hidden condition: that u is **fresh** at each position. If a guess was kept, its u was probably small.
-# Use the same number again, and the next guess is kept too easily. Count again, over all drafts and over all cells, and
-# then let rounds follow one another until there are enough tokens.
+# Use the same number again, and the next guess is kept too easily.
+#
+# So let us count again, this time whole rounds. `round_law` goes through every draft that can be made, with its
+# probability. For each it cuts every accept number at the ratios p / q, and runs the rule once in each cell. The last draw
+# needs no cells: its law is known, so it is added as it is. `text_law` then lets rounds follow one another, each after the
+# text that the rounds before it left, until there are enough tokens. It must not matter where a round ends and the next
+# begins: that is what is put to the test.
 
 
 # %%
@@ -494,8 +508,9 @@ print("the shipped rule is off by less than 1e-12:", exact.distance(shipped, wan
 
 # %% [markdown]
 # "One number" is a mistake that no test with a single drafted token can find: there the rule is right. That is why the
-# proof has to go on to whole rounds. The bank of the package has more of that kind; here it is, in two random worlds, the
-# second with zeros in p and in q.
+# proof has to go on to whole rounds. The bank of the package has more of that kind: faults in the bonus token, or in which
+# row of p belongs to which guess (`faults.FAULTS` says a sentence about each). Here it is, in two random worlds, the second
+# with zeros in p and in q.
 
 # %%
 worlds = [exact.World(3, 2), exact.World(3, 1, zeros=1)]
@@ -516,7 +531,11 @@ for fault in ("", *faults.FAULTS):
 # ## On the real pair
 #
 # The two functions `accepted` and `last` work on any vocabulary. With them, the loop of notebook 02 changes in four places:
-# guesses are drawn, each q is kept, the test is the new one, the last token is drawn.
+# guesses are drawn, each q is kept, the test is the new one, the last token is drawn. Everything else stays: the pending
+# token, the caches that are rewound by setting a length, the draft model that first reads what its cache lacks.
+#
+# Two details are worth a look. All random numbers come from one generator with a seed, and each is used once. And a round
+# never drafts more tokens than it may still emit, less the one that the target adds.
 
 
 # %%
@@ -632,9 +651,9 @@ print(f"the package: p-value {theirs.p_value:.2f}, {theirs.cells} cells")
 # and we chose it. Here there is no alarm. What does that prove? Nothing, until we know what the test *would have seen*: its
 # **power**.
 #
-# If the true law is off, the sum follows a *noncentral* chi-square distribution. Its shift is the number of samples times
-# Σ (true − expected)² / expected over the probabilities of the cells. For a law that is off by d in total variation, that
-# sum is at least 4 d² (Cauchy–Schwarz). So the power has a floor.
+# If the true law is off, the sum follows a *noncentral* chi-square distribution. Its shift is the number of samples times Σ
+# (true − expected)² / expected over the probabilities of the cells. For a law that is off by d in total variation, that sum
+# is at least 4 d² (Cauchy–Schwarz). So the power has a floor.
 
 
 # %%
@@ -688,6 +707,10 @@ print(f"one number: alarm: {not caught.passed} (p-value below 1e-20: {caught.p_v
 print("right rule: alarm:", p_value < 0.001)
 
 # %% [markdown]
+# The wrong rule was caught, as the power had announced; and the p-value is so small that nobody could call it chance. Note
+# the order of the steps: first the effect, from counting; then the power, from a formula; then the test. Done in this
+# order, "no alarm" for the right rule means something.
+#
 # `minispec audit --full` runs this test with 100,000 texts for every method, with and without top-k and top-p, and prints
 # the power beside each verdict.
 #
@@ -805,6 +828,11 @@ for name, logits in texts.items():
         print(f"acceptance {high[where].mean():.2f} at temperature 1.5, {low[where].mean():.2f} at 0.3")
 
 # %% [markdown]
+# So a single number, "the acceptance of this draft model", does not exist. It is an average over positions at which almost
+# everything is kept and positions at which almost nothing is; what kind of text you write decides how many there are of
+# each. Whoever quotes an acceptance should say on which text, and at which temperature. What a given acceptance gains in
+# passes is the same formula as for greedy decoding (Leviathan et al. 2023, equation 1).
+#
 # (The texts stay the same here while the temperature changes, so that only p and q move. Text that is *written* at a high
 # temperature is also less predictable. And this draft model is weak: at temperature 1 it has 0.57 of its guesses kept on
 # the program, 0.38 on the sentence.)

@@ -21,10 +21,10 @@ from minispec.notebook import here, show
 torch.set_num_threads(min(2, torch.get_num_threads()))  # two threads at most: the same numbers everywhere
 target = ms.load("smollm2-135m", device="cpu", dtype="float32")
 requests = {request["id"]: request for request in read_requests()}  # the 48 requests that come with the package
-print(requests["summarise-2"]["messages"][0]["content"])
+print(requests["summarise-1"]["messages"][0]["content"])
 
 # %%
-prompt = target.encode(requests["summarise-2"]["messages"])
+prompt = target.encode(requests["summarise-1"]["messages"])
 plain = ms.generate(target, prompt, max_new_tokens=70)
 print(plain.text)
 
