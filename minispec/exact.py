@@ -251,7 +251,7 @@ def conditional_laws(law: Law, draft_length: int, world: World) -> Iterable[tupl
 @dataclass(frozen=True)
 class SamplingTest:
     """A G-test of sampled texts against their exact law. `power`: the chance to notice a law that is off by `effect`
-    (total variation), at the given false-alarm rate; a lower bound over all ways to be off."""
+    (total variation, over the cells as they are pooled), at the given false-alarm rate; a lower bound over all such laws."""
 
     p_value: float
     samples: int

@@ -30,7 +30,7 @@ def blank(title: str, width: float = 7.0, height: float = 3.6) -> tuple[Figure, 
 
 
 def lines(
-    series: Mapping[str, Mapping[float, float]], title: str, x: str, y: str, level: float | None = None, log: bool = False
+    series: Mapping[str, Mapping[Any, float]], title: str, x: str, y: str, level: float | None = None, log: bool = False
 ) -> Figure:
     """A line a label, through {x: y}; `level` draws a dotted horizontal line; `log`: x doubles at each step."""
     figure, axes = blank(title)
@@ -66,8 +66,10 @@ def bars(series: Mapping[str, Sequence[float]], names: Sequence[str], title: str
     return figure
 
 
-def dots(groups: Mapping[str, Sequence[tuple[float, float]]], title: str, x: str, y: str, level: float | None = None) -> Figure:
-    """A dot an (x, y), named after its group beside the first dot of it."""
+def dots(
+    groups: Mapping[str, Sequence[tuple[float, float]]], title: str, x: str, y: str, level: float | None = None
+) -> Figure:
+    """A dot an (x, y); groups differ in marker and colour. `level` draws a dotted horizontal line."""
     figure, axes = blank(title, height=4.2)
     for i, (name, points) in enumerate(groups.items()):
         xs, ys = zip(*points, strict=True)
@@ -145,9 +147,7 @@ def overlap(p: Sequence[float], q: Sequence[float], names: Sequence[str]) -> Fig
 
 def acceptance_by_position(traces: Mapping[str, Trace]) -> Figure:
     """Of the drafted tokens that were tried at a position, the share that was accepted; a line a method."""
-    series = {
-        label: {i + 1: rate for i, rate in enumerate(trace.acceptance_by_position)} for label, trace in traces.items()
-    }
+    series = {label: {i + 1: rate for i, rate in enumerate(trace.acceptance_by_position)} for label, trace in traces.items()}
     title = "Acceptance by position in the draft, given that all before it were accepted"
     return lines(series, title, "position in the draft", "share accepted", level=1)
 

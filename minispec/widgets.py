@@ -34,7 +34,7 @@ def board(draw: Callable[..., Figure], sliders: Mapping[str, tuple[int, int]]) -
     """Sliders {name: (start, largest)}, and a line and a picture that follow them: `draw` of their values."""
     if (w := live()) is None:
         return None
-    controls, words, image = [], w.HTML(), w.Image(format="png")
+    controls, words, image = [], w.HTML(), w.Image(format="png", layout=w.Layout(align_self="flex-start"))
 
     def update(_: Any = None) -> None:
         try:
@@ -165,10 +165,11 @@ def speedup(acceptance: float, num_tokens: int, draft_cost: float, curve: Mappin
     best = [theory.best_draft_length(rates, cost, each) for cost in costs.values()]
     title = f"acceptance {acceptance:.2f}, a drafted token costs {draft_cost:.2f} passes"
     figure = plots.lines(gains, title, "drafted tokens a round", "bound on the speedup", level=1)
-    (axes := figure.axes[0]).axvline(num_tokens, color=GREY, linewidth=1)
-    for at, colour in zip(best, COLOURS, strict=False):
+    (axes := figure.axes[0]).axvline(num_tokens, color=GREY, linewidth=1, label=f"{num_tokens} drafted")
+    axes.legend(fontsize=9, frameon=False)
+    for at, colour, up in zip(best, COLOURS, (-20, 9), strict=False):  # below the star, above it
         axes.plot(*at, "*", color=colour, markersize=16)
-        axes.annotate(f"best: {at[0]}", at, (0, 9), textcoords="offset points", ha="center", color=colour)
+        axes.annotate(f"best: {at[0]}", at, (0, up), textcoords="offset points", ha="center", color=colour)
     mine, ideal = (f"{g[num_tokens]:.2f} (best {top:.2f} at {n})" for g, (n, top) in zip(gains.values(), best, strict=True))
     figure.set_label(f"{title}; {num_tokens} drafted: {notebook.here(mine)}; on an ideal machine {ideal}")
     return figure
@@ -177,9 +178,7 @@ def speedup(acceptance: float, num_tokens: int, draft_cost: float, curve: Mappin
 def speedup_panel(curve: Mapping[int, float]) -> None:
     """An easy text with a cheap and with a dear draft, and a hard text."""
     for rate, cost in ((0.8, 0.05), (0.8, 0.3), (0.4, 0.05)):
-        alt = (
-            f"Bound on the speedup by draft length, here and (dashed) ideally, for acceptance {rate} and draft cost {cost}."
-        )
+        alt = f"Bound on the speedup by draft length, here and (dashed) ideally; acceptance {rate}, draft cost {cost}."
         notebook.show(figure := speedup(rate, 4, cost, curve), alt, str(figure.get_label()))
 
 
@@ -191,17 +190,17 @@ def speedup_live(curve: Mapping[int, float]) -> Any:
 
 def race(events: Mapping[str, Sequence[tuple[float, Sequence[int]]]]) -> Figure:
     """Tokens against seconds, from {method: [(seconds that it has spent so far, tokens that the pass emitted), ...]}."""
-    times, words = {}, []
-    for label, passes in events.items():
-        times[label] = [seconds for seconds, new in passes for _ in new]
-        words.append(f"{label}: {len(times[label])} tokens, {len(passes)} passes, {notebook.here(f'{passes[-1][0]:.2f} s')}")
-    figure = plots.race(times)
+    at = {label: [seconds for seconds, new in passes for _ in new] for label, passes in events.items()}
+    words = [f"{k}: {len(at[k])} tokens, {len(v)} passes, {notebook.here(f'{v[-1][0]:.2f} s')}" for k, v in events.items()]
+    figure = plots.race(at)
     figure.set_label("; ".join(words))
     return figure
 
 
 def race_run(lm: Any, prompt: Any, drafters: Mapping[str, Any], max_new_tokens: int = 64) -> Iterator[dict[str, list]]:
     """Let methods race; yields the events so far after each pass. Who has spent least time makes the next pass."""
+    if len({*map(id, drafters.values())}) < len(drafters):
+        raise ValueError("each method needs a drafter of its own")
     for drafter in drafters.values():  # what a process pays only once is paid before the start
         generate(lm, prompt, drafter, max_new_tokens=3)
     streams = {label: stream(lm, prompt, drafter, max_new_tokens=max_new_tokens) for label, drafter in drafters.items()}
@@ -229,8 +228,8 @@ def race_live(lm: Any, drafters: Mapping[str, Any], prompt: str = "Why is the sk
         return None
     ask, run = w.Text(value=prompt, description="prompt", layout=w.Layout(width="90%")), w.Button(description="Run")
     picks = [w.Dropdown(options=[*drafters], value=[*drafters][i], description="method") for i in (0, -1)]
-    fields = [w.Textarea(disabled=True, rows=9, layout=w.Layout(width="460px")) for _ in picks]
-    words, image = w.HTML(), w.Image(format="png")
+    fields = [w.HTML(layout=w.Layout(width="460px", margin="0 20px 0 0")) for _ in picks]
+    words, image = w.HTML(), w.Image(format="png", layout=w.Layout(align_self="flex-start"))
 
     def start(_: Any) -> None:
         run.disabled, chosen = True, [pick.value for pick in picks]
@@ -238,7 +237,8 @@ def race_live(lm: Any, drafters: Mapping[str, Any], prompt: str = "Why is the sk
             for events in race_run(lm, ask.value, {label: drafters[label] for label in chosen}, max_new_tokens):
                 words.value = escape(str((figure := race(events)).get_label()))
                 for field, label in zip(fields, chosen, strict=True):
-                    field.value = text.decode(lm.tokenizer, [x for _, new in events.get(label, ()) for x in new])
+                    written = text.decode(lm.tokenizer, [x for _, new in events.get(label, ()) for x in new])
+                    field.value = f"<p style='white-space: pre-wrap; line-height: 1.4'>{escape(written)}</p>"
             image.value = notebook.png(figure)
         except ValueError as error:
             words.value = escape(str(error))

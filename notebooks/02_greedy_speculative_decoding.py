@@ -14,7 +14,7 @@
 import torch
 
 import minispec as ms
-from minispec import plots
+from minispec import plots, widgets
 from minispec.notebook import here, show
 
 torch.set_num_threads(min(2, torch.get_num_threads()))  # two threads at most: the same numbers everywhere
@@ -203,6 +203,18 @@ show(
 # Look at where rounds are long. What follows almost by itself (the rest of a word, the closing of a bracket, a phrase that was just
 # used) is guessed; what decides something new is not. The struck-out tokens cost time, and gave nothing.
 #
+# Here is one round of each kind in slow motion: the guesses, the pass, what was accepted, what was written.
+
+# %%
+widgets.round_panel(theirs.trace, lambda token: target.tokenizer.decode([token]), before=theirs.tokens[:1].tolist())
+
+# %% [markdown]
+# With a running kernel you can step through all of them: play, or use the slider and the buttons.
+
+# %% tags=["live"]
+widgets.round_live(theirs.trace, lambda token: target.tokenizer.decode([token]), before=theirs.tokens[:1].tolist())
+
+# %% [markdown]
 # ## The hole
 #
 # Look once more at `speculate`. After a round in which **all** guesses were accepted, how long is the draft model's cache? It wrote
@@ -261,7 +273,7 @@ for request, run in zip(requests, runs):
 # %%
 show(
     plots.acceptance_by_position({"draft model, four requests": pooled}),
-    alt="The share of guesses that were accepted, against the position in the draft from 1 to 8.",
+    alt="The share of guesses that were accepted, against the position in the draft, for the rounds that got so far.",
     numbers="acceptance by position: " + ", ".join(f"{rate:.2f}" for rate in rates),
 )
 
@@ -295,9 +307,9 @@ print(f"counted with drafts of two tokens: {counted:.2f}")
 # %%
 from minispec.bench import cost_curve
 
-curve = cost_curve(target, sizes=range(1, 10), repeats=5)
+curve = cost_curve(target, sizes=range(1, 14), repeats=5)
 guess_s = cost_curve(draft, sizes=[1], repeats=15)[1]
-print("target, tokens in the pass:", ", ".join(f"{n}: {here(f'{1e3 * s:.0f} ms')}" for n, s in curve.items()))
+print("target, ms by tokens in the pass:", ", ".join(f"{n}: {here(f'{1e3 * s:.0f}')}" for n, s in curve.items()))
 print(f"draft model, one guess: {here(f'{1e3 * guess_s:.1f} ms')}, {here(f'{guess_s / curve[1]:.2f}')} of a target pass")
 
 # %% [markdown]
@@ -328,8 +340,16 @@ print(f"best length here: {here(best)} drafted tokens, {here(f'{bound[best]:.2f}
 # processor whose arithmetic is already busy with one token. On a GPU the curve is flat far beyond eight tokens.
 #
 # Whether you see a gain or a loss above, you can now say why, and what would have to change: a cheaper guess, a higher acceptance,
-# or a flatter curve.
-#
+# or a flatter curve. Try it: the calculator draws the bound for any acceptance (the same at every position) and any cost of a guess,
+# with your machine's curve and with a flat one.
+
+# %%
+widgets.speedup_panel(curve)
+
+# %% tags=["live"]
+widgets.speedup_live(curve)
+
+# %% [markdown]
 # ## Stop when unsure
 #
 # A fixed length is crude. The draft model knows something about its own chances: how likely it finds its best guess. `DraftModel`
