@@ -8,17 +8,26 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
 
-.PHONY: demo test test-notebooks course lab lint setup clean
+.PHONY: demo test test-notebooks test-notebooks-bare course lab lint setup clean
 
 demo: setup
 	$(BIN)/minispec demo
 
-test: setup $(VENV)/test.done
+test: setup $(VENV)/course.done $(VENV)/test.done
 	$(BIN)/python -m pytest
 
 test-notebooks: setup $(VENV)/course.done $(VENV)/test.done
 	$(BIN)/python tools/build_course.py --check
 	$(BIN)/python -m pytest tests/notebooks
+	$(BIN)/python -m pytest --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg notebooks
+
+# The same outputs without a GPU, on one thread, without bfloat16 instructions and without ipywidgets?
+test-notebooks-bare: export CUDA_VISIBLE_DEVICES =
+test-notebooks-bare: export OMP_NUM_THREADS = 1
+test-notebooks-bare: export ATEN_CPU_CAPABILITY = avx2
+test-notebooks-bare: export ONEDNN_MAX_CPU_ISA = AVX2
+test-notebooks-bare: export PYTHONPATH = $(CURDIR)/tests/notebooks/without_widgets
+test-notebooks-bare: setup $(VENV)/course.done $(VENV)/test.done
 	$(BIN)/python -m pytest --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg notebooks
 
 course: setup $(VENV)/course.done $(VENV)/test.done

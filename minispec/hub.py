@@ -140,8 +140,10 @@ def pick_dtype(
 
 
 def cpu_computes_bfloat16() -> bool:
-    """Whether this processor has bfloat16 matrix or vector instructions."""
+    """Whether this processor has bfloat16 matrix or vector instructions, and torch was not told to do without."""
     if platform.machine() in ("x86_64", "AMD64"):
+        if torch.backends.cpu.get_cpu_capability() in ("NO AVX", "DEFAULT", "AVX2"):  # ATEN_CPU_CAPABILITY can say so
+            return False
         return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return platform.system() == "Linux" and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 

@@ -99,6 +99,15 @@ def cost_curve(curves: Mapping[str, Mapping[int, float]]) -> Figure:
     return figure
 
 
+def printable(text: str) -> str:
+    """A token's text as it can be drawn: line ends and spaces made visible, □ for what the font lacks."""
+    from matplotlib.font_manager import findfont, get_font
+
+    glyphs = get_font(findfont("monospace")).get_charmap()
+    text = text.replace("\n", "↵").replace(" ", "␣")
+    return "".join(c if ord(c) in glyphs else "□" for c in text)
+
+
 def token_tape(trace: Trace, decode: Callable[[int], str], rounds: int = 12) -> Figure:
     """The first rounds of a generation by chains, a line each: accepted tokens, rejected ones, the target's own token."""
     shown = trace.rounds[:rounds]
@@ -112,11 +121,12 @@ def token_tape(trace: Trace, decode: Callable[[int], str], rounds: int = 12) -> 
             cells.insert(len(round.accepted), (round.emitted[-1], FILLS[1], ORANGE, 2.2))
         x = 0.0
         for token, fill, edge, thickness in cells:
-            text = decode(token).replace("\n", "\\n").replace(" ", "\u2423")
+            text = printable(decode(token))
             width = 0.5 + 0.17 * len(text)
             axes.add_patch(Rectangle((x, y - 0.4), width, 0.8, facecolor=fill, edgecolor=edge, linewidth=thickness))
             colour = GREY if fill == "white" else "black"
-            axes.text(x + width / 2, y, text, ha="center", va="center", fontsize=8, family="monospace", color=colour)
+            style = {"fontsize": 8, "family": "monospace", "color": colour, "parse_math": False}
+            axes.text(x + width / 2, y, text, ha="center", va="center", **style)
             if fill == "white":
                 axes.plot([x + 0.1, x + width - 0.1], [y, y], color=GREY, linewidth=1)
             x += width + 0.12
@@ -159,5 +169,6 @@ def race(seconds: Mapping[str, Sequence[float]]) -> Figure:
         axes.step(times, range(1, len(times) + 1), where="post", color=COLOURS[i % 4], linestyle=DASHES[i % 4], label=label)
         axes.plot(times[-1], len(times), marker=MARKERS[i % 4], color=COLOURS[i % 4])
     axes.set(xlabel="seconds", ylabel="tokens", xlim=(0, None), ylim=(0, None))
+    axes.yaxis.get_major_locator().set_params(integer=True)
     axes.legend(fontsize=8, frameon=False, loc="lower right")
     return figure

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.font_manager import findfont, get_font
 from matplotlib.patches import Patch, Rectangle
 
 from minispec import notebook, plots, text, theory
@@ -114,15 +113,13 @@ def round_step(trace: Trace, spell: Callable[[int], str], step: int, before: Seq
     ][: 2 + step % 4]
     figure, axes = plots.blank(f"Round {step // 4 + 1} of {len(trace.rounds)}", width=9.5, height=2.7)
     figure.set_label("; ".join([axes.get_title("left"), *(name.replace("\n", ": ") for name, _ in rows[1:])]))
-    glyphs = get_font(findfont("monospace")).get_charmap()
     scale = max(1, *(sum(2 + len(spell(x)) for x, *_ in row) / 75 for _, row in rows))  # 75 characters fit
     style: dict[str, Any] = {"va": "center", "family": "monospace", "fontsize": 11 / scale, "parse_math": False}
     for y, (name, row) in enumerate(rows):
         axes.text(-27 * scale, y, name, va="center", fontsize=10)
         x = 0.0
         for token, fill, edge, thick in row:
-            shown = spell(token).replace("\n", "↵").replace(" ", "␣" if thick else " ")
-            shown = "".join(c if ord(c) in glyphs else "□" for c in shown)
+            shown = plots.printable(spell(token)) if thick else plots.printable(spell(token)).replace("␣", " ")
             x, width = x + 0.8 * bool(thick), len(shown) + bool(thick)
             axes.add_patch(Rectangle((x, y - 0.34), width, 0.68, facecolor=fill, edgecolor=edge, linewidth=thick))
             axes.text(x + width / 2, y, shown, ha="center", color=GREY if edge == GREY else "black", **style)

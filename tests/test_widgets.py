@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
-pytest.importorskip("matplotlib")
 from matplotlib.patches import Rectangle
 
 import minispec as ms
@@ -280,11 +278,6 @@ def test_alt_texts_and_unmarked_numbers_do_not_depend_on_the_machine(shown):
 # Live
 
 
-@pytest.fixture
-def ipywidgets():
-    return pytest.importorskip("ipywidgets")
-
-
 def parts(box):
     """All widgets in a box, by class and description (by class and number where they have none)."""
     found = {}
@@ -310,14 +303,14 @@ def moves(box, slider, value):
     return line.value
 
 
-def test_acceptance_live_follows_every_slider(ipywidgets):
+def test_acceptance_live_follows_every_slider():
     box = widgets.acceptance_live()
     for slider, value in [(f"{law}({token})", 9) for law in "pq" for token in "abcd"]:
         moves(box, slider, value)
     assert "p 0.25 0.25 0.25 0.25; q 0.25 0.25 0.25 0.25; accepted 1.00:" in parts(box)["HTML", 0].value
 
 
-def test_acceptance_live_says_what_is_wrong_and_recovers(ipywidgets):
+def test_acceptance_live_says_what_is_wrong_and_recovers():
     box = widgets.acceptance_live()
     for token in "abcd":
         parts(box)["IntSlider", f"p({token})"].value = 0
@@ -325,7 +318,7 @@ def test_acceptance_live_says_what_is_wrong_and_recovers(ipywidgets):
     assert "p 0.00 1.00 0.00 0.00" in moves(box, "p(b)", 2)
 
 
-def test_round_live_steps_by_slider_buttons_and_play(ipywidgets, plain):
+def test_round_live_steps_by_slider_buttons_and_play(plain):
     box = widgets.round_live(plain.trace, spell, plain.tokens[:1].tolist())
     found, last = parts(box), 4 * len(plain.trace.rounds) - 1
     slider = found["IntSlider", "step"]
@@ -344,7 +337,7 @@ def test_round_live_steps_by_slider_buttons_and_play(ipywidgets, plain):
     assert slider.value == last
 
 
-def test_speedup_live_follows_every_slider(ipywidgets):
+def test_speedup_live_follows_every_slider():
     box = widgets.speedup_live(CURVE)
     for slider, value in (("acceptance, %", 60), ("drafted", 7), ("draft cost, %", 20)):
         line = moves(box, slider, value)
@@ -359,7 +352,7 @@ def test_speedup_live_follows_every_slider(ipywidgets):
         moves(box, slider, value)
 
 
-def test_race_live_runs_on_the_readers_prompt(ipywidgets, target):
+def test_race_live_runs_on_the_readers_prompt(target):
     prompt = "Repeat this twice, then stop: The quick brown fox jumps over the lazy dog near the river bank."
     drafters = {"autoregressive": None, "n-gram": ms.NGram(2, 4, 6)}
     box = widgets.race_live(target, drafters, prompt, max_new_tokens=10)
@@ -376,7 +369,7 @@ def test_race_live_runs_on_the_readers_prompt(ipywidgets, target):
     assert not found["Button", "Run"].disabled
 
 
-def test_race_live_waits_for_one_race_at_a_time(ipywidgets, monkeypatch):
+def test_race_live_waits_for_one_race_at_a_time(monkeypatch):
     """The button is off while a race runs, and on again even if the reader interrupts it."""
     seen = []
 
@@ -392,13 +385,13 @@ def test_race_live_waits_for_one_race_at_a_time(ipywidgets, monkeypatch):
     assert seen == [True] and not parts(box)["Button", "Run"].disabled
 
 
-def test_a_race_without_a_tokenizer_shows_one_line(ipywidgets):
+def test_a_race_without_a_tokenizer_shows_one_line():
     box = widgets.race_live(ms.toy(), {"a": None, "b": ms.NGram()}, "hello")
     parts(box)["Button", "Run"].click()
     assert parts(box)["HTML", 0].value == "toy has no tokenizer; give the prompt as a 1-D tensor of ids"
 
 
-def test_what_readers_write_is_never_markup(ipywidgets):
+def test_what_readers_write_is_never_markup():
     def draw(_):
         raise ValueError("<b>1 & 2</b>")
 

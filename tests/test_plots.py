@@ -1,0 +1,76 @@
+"""The figures of the course: what is drawn is what was given, on an opaque ground, readable without colour."""
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.image import imread
+
+import minispec as ms
+from minispec import plots
+from minispec.notebook import here, png, show
+from minispec.trace import Round, Trace
+from minispec.tree import TokenTree
+
+TWO = {"a": {1: 1.0, 2: 3.0}, "b": {1: 2.0, 4: 0.5}}
+
+
+def trace():
+    prompt = torch.tensor([1, 2, 0, 1, 2])
+    return ms.generate(ms.toy(vocab_size=3, seed=1), prompt, drafter=ms.NGram(1, 3, 4), max_new_tokens=24).trace
+
+
+FIGURES = {
+    "lines": lambda: plots.lines(TWO, "title", "x", "y", level=1, log=True),
+    "bars": lambda: plots.bars({"p": [0.2, 0.8], "q": [0.5, 0.5]}, ["a", "b"], "title", "y"),
+    "dots": lambda: plots.dots({"a": [(0, 1), (1, 2)], "b": [(0.5, 1)]}, "title", "x", "y", level=1),
+    "cost curve": lambda: plots.cost_curve({"float32": {1: 0.04, 4: 0.07, 8: 0.1}}),
+    "tape": lambda: plots.token_tape(trace(), "abc".__getitem__),
+    "overlap": lambda: plots.overlap([0.6, 0.3, 0.1], [0.3, 0.2, 0.5], "abc"),
+    "acceptance": lambda: plots.acceptance_by_position({"lookup": trace()}),
+    "race": lambda: plots.race({"plain": [0.1, 0.2, 0.3], "lookup": [0.1, 0.2, 0.2]}),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_is_opaque_and_white(name, tmp_path):
+    (tmp_path / "figure.png").write_bytes(png(FIGURES[name]()))
+    picture = imread(tmp_path / "figure.png")
+    assert np.allclose(picture[[0, 0, -1, -1], [0, -1, 0, -1], :3], 1)
+    assert picture.shape[2] == 3 or np.all(picture[..., 3] == 1)
+
+
+def test_series_differ_without_colour():
+    axes = plots.lines(TWO, "title", "x", "y").axes[0]
+    assert len({(line.get_marker(), line.get_linestyle()) for line in axes.lines}) == 2
+    axes = plots.bars({"p": [1], "q": [1], "r": [1]}, ["a"], "title", "y").axes[0]
+    assert len({group[0].get_hatch() for group in axes.containers}) == 3
+
+
+def test_numbers_are_drawn_as_given():
+    axes = plots.cost_curve({"float32": {1: 0.04, 4: 0.07}}).axes[0]
+    assert axes.lines[0].get_ydata() == pytest.approx([1, 1.75]) and "40 ms" in axes.get_legend().texts[0].get_text()
+    both, p_above, q_above = plots.overlap([0.6, 0.4], [0.3, 0.7], "ab").axes[0].containers
+    assert [bar.get_height() for bar in both] == pytest.approx([0.3, 0.4])
+    assert [bar.get_height() for bar in p_above] == pytest.approx([0.3, 0])
+    assert [bar.get_height() for bar in q_above] == pytest.approx([0, 0.3])
+    rates = trace().acceptance_by_position
+    assert list(plots.acceptance_by_position({"a": trace()}).axes[0].lines[0].get_ydata()) == rates
+
+
+def test_the_tape_shows_what_was_accepted_rejected_and_added():
+    kept, cut = ([5, 6, 7], [5], [5, 9], [1]), ([5, 6], [5, 6], [5, 6], [1, 2])  # the second ends within its draft
+    rounds = [Round(*parts, TokenTree.chain([parts[0]])) for parts in (kept, cut)]
+    figure = plots.token_tape(Trace(rounds), lambda token: {5: "$x$", 6: " y", 7: "\n", 9: "\U0001f600"}[token])
+    png(figure)  # a token that looks like a formula, or that the font lacks, warns nobody
+    assert [text.get_text() for text in figure.axes[0].texts] == ["$x$", "□", "␣y", "↵", "$x$", "␣y"]
+    assert sum(line.get_linewidth() == 1 for line in figure.axes[0].lines) == 2  # struck out
+
+
+def test_a_figure_is_shown_with_its_words_and_numbers(capsys, monkeypatch):
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda *args, **options: shown.append((args, options)))
+    show(FIGURES["lines"](), alt="two lines", numbers=f"3 and {here(4)}")
+    assert capsys.readouterr().out == "3 and ⟦4⟧\n"
+    (picture,), options = shown[0]
+    assert picture["text/plain"] == options["metadata"]["image/png"]["alt"] == "two lines"
+    assert picture["image/png"].startswith(b"\x89PNG")
