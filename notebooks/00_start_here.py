@@ -21,7 +21,7 @@
 # | **00 start here** | a race between three methods | 10 |
 # | [01 autoregressive decoding](01_autoregressive_decoding.ipynb) | decoding, the key-value cache, and what a pass costs | 30 |
 # | **[02 greedy speculative decoding](02_greedy_speculative_decoding.ipynb)** | draft, verify, accept: the loop | 25 |
-# | **[03 rejection sampling](03_rejection_sampling.ipynb)** | the same with a temperature, and the proof that nothing changes | 30 |
+# | **[03 rejection sampling](03_rejection_sampling.ipynb)** | the same with a temperature, and the proof that nothing changes | 40 |
 # | [04 n-gram lookup](04_ngram_lookup.ipynb) | drafting without a model | 20 |
 #
 # **If you have one hour:** 00, 02, 03. They hold the whole idea. **If your question is "will it help me?":** 01, then the sections

@@ -65,9 +65,10 @@ def test_every_public_name_can_be_imported():
 
 def test_the_readme_names_the_commands_that_ci_runs():
     readme, makefile = (ROOT / "README.md").read_text(), (ROOT / "Makefile").read_text()
-    for target in ("demo", "test", "lab"):
+    for target in ("demo", "test", "lab", "test-notebooks", "test-notebooks-bare", "course"):
         assert f"make {target}" in readme and re.search(rf"^{target}:", makefile, re.MULTILINE)
-    assert "make test" in (ROOT / ".ci" / "run").read_text()
+    ci = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert "make test" in ci and "make test-notebooks" in ci
 
 
 def test_no_tracked_file_is_large_or_names_a_folder_of_one_machine():

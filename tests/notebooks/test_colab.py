@@ -1,7 +1,7 @@
 """What the install cell does where the package is missing: it adds two packages, changes no other, and 00 runs.
 
-By default the other packages are those of this environment. `MINISPEC_LOWER_BOUNDS=FOLDER` takes them from a virtual environment
-at the lower bounds of pyproject.toml (several gigabytes on a machine whose torch is a CUDA build).
+By default the other packages are those of this environment. `MINISPEC_LOWER_BOUNDS=FOLDER` takes them from a virtual
+environment at the lower bounds of pyproject.toml (several gigabytes on a machine whose torch is a CUDA build).
 """
 
 import json
