@@ -2,13 +2,13 @@
 
     python benchmarks/draft_model.py [FOLDER ...]         # the shipped one, then folders of `minispec train draft`
 
-No target runs but for its cost curve: what it would accept is read off texts that it wrote greedily and that no
-drafter was trained on. Prints Markdown: the draft models with three tokens always, then the shipped one with other settings.
+No target runs but for its cost curve: what it would accept is read off texts that it wrote greedily and that no drafter was
+trained on. Their prompts are the target's own too: those from templates would flatter whoever learnt the templates. Prints
+Markdown: the draft models with three tokens always, then the shipped one with other settings.
 """
 
 from __future__ import annotations
 
-import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,17 +17,15 @@ import torch
 
 import minispec as ms
 from minispec.bench import cost_curve, rehearse
-from minispec.train.data import Corpus
+from minispec.train.data import OWN, Corpus
 
 SETTINGS = [(n, 0.0) for n in (2, 3, 4, 6)] + [(n, sure) for n in (4, 6, 8) for sure in (0.2, 0.3, 0.4, 0.5)]
 
 
 def main() -> None:
     lm = ms.load()
-    texts = [
-        text for text in Corpus.load(Path("training/text.npz")).split()[1] if not text.temperature and len(text.answer) > 20
-    ]
-    random.Random(0).shuffle(texts)
+    held = Corpus.load(Path("training/text.npz")).split()[1]
+    texts = [text for text in held if text.kind == OWN and not text.temperature and len(text.answer) > 20]
     pairs = [(torch.from_numpy(t.prompt.astype(int)), t.answer.tolist()[:128]) for t in texts[:32]]
     cost = cost_curve(lm, range(1, 10))
 

@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--run", action="store_true", help="run them, and keep the outputs")
     parser.add_argument("--check", action="store_true", help="only compare, and fail on any difference")
     parser.add_argument(
-        "--repository", metavar="URL", help="the repository's address, such as https://github.com/OWNER/minispec"
+        "--repository", metavar="URL", help="the repository's address, such as https://github.com/NAME/PROJECT"
     )
     args = parser.parse_args()
     if args.repository:

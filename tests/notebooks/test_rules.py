@@ -97,7 +97,7 @@ def test_prose_leads_and_code_is_short(file):
     lengths = sorted(len(cell.source.splitlines()) for cell in code_cells(file))
     assert lengths[len(lengths) // 2] < 12
     prose = "\n".join(cell.source for cell in read(file).cells if cell.cell_type == "markdown")
-    assert len(prose) > sum(len(cell.source) for cell in code_cells(file))
+    assert len(prose.split()) > sum(len(cell.source.split()) for cell in code_cells(file))
     for part in ("**You will be able to**", "**You should know**", "**Time:**", "**Needs:**", "## Summary", "## Questions"):
         assert part in prose, part
     assert prose.count("<details>") >= 3
@@ -158,7 +158,7 @@ def test_the_comparison_sees_an_altered_number_and_no_altered_reading(file, insi
                 output.text = text
                 changed += 1
                 break
-    assert changed
+    assert changed or (inside and not MARKED.search(json.dumps(notebook, ensure_ascii=False)))  # 03 reads no clock
     passed, failed = nbval(notebook, tmp_path / file.name)
     assert failed == (0 if inside else changed)
     assert passed + failed == len(code_cells(file))
