@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from minispec.trace import Trace
 
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#b35c00", "#007a5a", "#6f6f6f"  # told apart by colour-blind readers too
-COLOURS, MARKERS, DASHES = (BLUE, ORANGE, GREEN, GREY), ("o", "s", "^", "D"), ("-", "--", "-.", ":")
+COLOURS, DASHES = (BLUE, ORANGE, GREEN, GREY), ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 FILLS, HATCHES = ("#cce5f3", "#ffe8b8", "#cdeee3", "#e4e4e4"), ("", "//", "..", "xx")
+SMALL = 10  # points: what stands in legends, and in the frames of tokens
 
 
 def blank(title: str, width: float = 7.0, height: float = 3.6) -> tuple[Figure, Any]:
@@ -47,38 +49,43 @@ def lines(
         axes.minorticks_off()
     top = max((v for points in series.values() for v in points.values()), default=1)
     axes.set_ylim(0, 1.15 * max(top, level or 0))
-    axes.legend(fontsize=8, frameon=False)
+    axes.legend(fontsize=SMALL, frameon=False)
     return figure
 
 
-def bars(series: Mapping[str, Sequence[float]], names: Sequence[str], title: str, y: str) -> Figure:
-    """Bars side by side: a group a name, a bar a label in each."""
+def bars(
+    series: Mapping[str, Sequence[float]], names: Sequence[str], title: str, y: str, level: float | None = None
+) -> Figure:
+    """Bars side by side: a group a name, a bar a label in each. `level` draws a horizontal line."""
     figure, axes = blank(title)
     width = 0.8 / len(series)
     for i, (label, values) in enumerate(series.items()):
         at = [place + (i - (len(series) - 1) / 2) * width for place in range(len(names))]
         style = {"color": FILLS[i % 4], "edgecolor": COLOURS[i % 4], "hatch": HATCHES[i % 4]}
         axes.bar(at, values, width * 0.92, label=label, **style)
+    if level is not None:
+        axes.axhline(level, color="black", linewidth=1)
     axes.set_xticks(range(len(names)), names)
     axes.set(ylabel=y)
-    axes.set_ylim(0, 1.3 * max(max(values) for values in series.values()))
-    axes.legend(fontsize=8, frameon=False, ncols=min(4, len(series)))
+    axes.set_ylim(0, 1.35 * max(max(values) for values in series.values()))
+    axes.legend(fontsize=SMALL, frameon=False, ncols=min(2, len(series)))
     return figure
 
 
 def dots(
     groups: Mapping[str, Sequence[tuple[float, float]]], title: str, x: str, y: str, level: float | None = None
 ) -> Figure:
-    """A dot an (x, y); groups differ in marker and colour. `level` draws a dotted horizontal line."""
+    """A dot an (x, y); eight groups differ in marker. `level` draws a dotted horizontal line."""
     figure, axes = blank(title, height=4.2)
     for i, (name, points) in enumerate(groups.items()):
         xs, ys = zip(*points, strict=True)
-        axes.plot(xs, ys, linestyle="", marker=MARKERS[i % 4], color=COLOURS[i // 4 % 4], label=name)
+        style = {"markersize": 9, "markeredgewidth": 1.5, "markerfacecolor": "none" if i % 2 else COLOURS[i % 4]}
+        axes.plot(xs, ys, linestyle="", marker=MARKERS[i % 8], color=COLOURS[i % 4], label=name, **style)
     if level is not None:
         axes.axhline(level, color=GREY, linestyle=":", linewidth=1)
     axes.set(xlabel=x, ylabel=y)
     axes.set_ylim(0, None)
-    axes.legend(fontsize=8, frameon=False, ncols=2)
+    axes.legend(fontsize=SMALL, frameon=False, ncols=2)
     return figure
 
 
@@ -92,10 +99,12 @@ def cost_curve(curves: Mapping[str, Mapping[int, float]]) -> Figure:
     figure = lines(series, title, "tokens in the pass", "passes over one token", level=1, log=True)
     axes = figure.axes[0]
     sizes = sorted({n for curve in curves.values() for n in curve})
-    top = axes.get_ylim()[1]
     axes.plot(sizes, sizes, color=GREY, linestyle=":", label="no gain: as much as one by one")
-    axes.set_ylim(0, top)
-    axes.legend(fontsize=8, frameon=False)
+    axes.set_yscale("log", base=2)
+    axes.set_yticks(sizes, [f"{n}" for n in sizes])
+    axes.minorticks_off()
+    axes.set_ylim(0.8, 1.1 * sizes[-1])
+    axes.legend(fontsize=SMALL, frameon=False)
     return figure
 
 
@@ -111,8 +120,9 @@ def printable(text: str) -> str:
 def token_tape(trace: Trace, decode: Callable[[int], str], rounds: int = 12) -> Figure:
     """The first rounds of a generation by chains, a line each: accepted tokens, rejected ones, the target's own token."""
     shown = trace.rounds[:rounds]
-    title = "Each line is a round. Filled: accepted. Struck out: rejected. Thick frame: the target's own token."
-    figure, axes = blank("", width=8.5, height=0.7 + 0.34 * len(shown))
+    count = f"Rounds 1 to {len(shown)} of {len(trace.rounds)}"
+    title = f"{count}. Filled: accepted. Thick frame: the target's own token. Struck out: rejected."
+    figure, axes = blank("", width=9.5, height=0.7 + 0.36 * len(shown))
     axes.set_title(title, fontsize=9, loc="left")
     for y, round in enumerate(shown):
         cells = [(token, FILLS[0], BLUE, 1.0) for token in round.accepted]
@@ -122,13 +132,13 @@ def token_tape(trace: Trace, decode: Callable[[int], str], rounds: int = 12) -> 
         x = 0.0
         for token, fill, edge, thickness in cells:
             text = printable(decode(token))
-            width = 0.5 + 0.17 * len(text)
+            width = 0.5 + 0.2 * len(text)
             axes.add_patch(Rectangle((x, y - 0.4), width, 0.8, facecolor=fill, edgecolor=edge, linewidth=thickness))
             colour = GREY if fill == "white" else "black"
-            style = {"fontsize": 8, "family": "monospace", "color": colour, "parse_math": False}
+            style = {"fontsize": SMALL, "family": "monospace", "color": colour, "parse_math": False}
             axes.text(x + width / 2, y, text, ha="center", va="center", **style)
             if fill == "white":
-                axes.plot([x + 0.1, x + width - 0.1], [y, y], color=GREY, linewidth=1)
+                axes.plot([x + 0.1, x + width - 0.1], [y + 0.25, y - 0.25], color=GREY, linewidth=1)
             x += width + 0.12
     axes.autoscale_view()
     axes.set_yticks(range(len(shown)), [f"{i + 1}" for i in range(len(shown))])
@@ -151,7 +161,7 @@ def overlap(p: Sequence[float], q: Sequence[float], names: Sequence[str]) -> Fig
     axes.set_xticks(places, names)
     axes.set(ylabel="probability")
     axes.set_ylim(0, max(*p, *q) * 1.4)
-    axes.legend(fontsize=8, frameon=False, ncols=3)
+    axes.legend(fontsize=SMALL, frameon=False, ncols=3)
     return figure
 
 
@@ -170,5 +180,5 @@ def race(seconds: Mapping[str, Sequence[float]]) -> Figure:
         axes.plot(times[-1], len(times), marker=MARKERS[i % 4], color=COLOURS[i % 4])
     axes.set(xlabel="seconds", ylabel="tokens", xlim=(0, None), ylim=(0, None))
     axes.yaxis.get_major_locator().set_params(integer=True)
-    axes.legend(fontsize=8, frameon=False, loc="lower right")
+    axes.legend(fontsize=SMALL, frameon=False, loc="lower right")
     return figure

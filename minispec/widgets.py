@@ -130,8 +130,8 @@ def round_step(trace: Trace, spell: Callable[[int], str], step: int, before: Seq
 
 
 def round_panel(trace: Trace, spell: Callable[[int], str], before: Sequence[int] = ()) -> None:
-    """The first round of each kind (nothing drafted, correction, bonus, cut), three at most, after its last phase."""
-    kinds = [(bool(r.drafted), len(r.drafted) == len(r.accepted), r.was_cut) for r in trace.rounds]
+    """The first round of each kind (all accepted, some, none; nothing drafted; cut), three at most, after its last phase."""
+    kinds = [(len(r.drafted) > 0, len(r.accepted) > 0, len(r.drafted) == len(r.accepted), r.was_cut) for r in trace.rounds]
     for number in sorted(map(kinds.index, set(kinds)))[:3]:
         words = str((figure := round_step(trace, spell, 4 * number + 3, before)).get_label())
         notebook.show(figure, f"A round as rows of framed tokens. {words}.", words)
@@ -224,7 +224,9 @@ def race_live(lm: Any, drafters: Mapping[str, Any], prompt: str = "Why is the sk
     if (w := live()) is None:
         return None
     ask, run = w.Text(value=prompt, description="prompt", layout=w.Layout(width="90%")), w.Button(description="Run")
-    picks = [w.Dropdown(options=[*drafters], value=[*drafters][i], description="method") for i in (0, -1)]
+    picks = [
+        w.Dropdown(options=[*drafters], value=[*drafters][min(i, len(drafters) - 1)], description="method") for i in (0, 1)
+    ]
     fields = [w.HTML(layout=w.Layout(width="460px", margin="0 20px 0 0")) for _ in picks]
     words, image = w.HTML(), w.Image(format="png", layout=w.Layout(align_self="flex-start"))
 

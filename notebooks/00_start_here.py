@@ -19,12 +19,12 @@
 # | notebook | you build | minutes |
 # |---|---|---|
 # | **00 start here** | a race between three methods | 10 |
-# | [01 autoregressive decoding](01_autoregressive_decoding.ipynb) | decoding, the key-value cache, and what a pass costs | 30 |
+# | [01 autoregressive decoding](01_autoregressive_decoding.ipynb) | decoding, the key-value cache, and what a pass costs | 45 |
 # | **[02 greedy speculative decoding](02_greedy_speculative_decoding.ipynb)** | draft, verify, accept: the loop | 25 |
 # | **[03 rejection sampling](03_rejection_sampling.ipynb)** | the same with a temperature, and the proof that nothing changes | 40 |
 # | [04 n-gram lookup](04_ngram_lookup.ipynb) | drafting without a model | 20 |
 #
-# **If you have one hour:** 00, 02, 03. They hold the whole idea. **If your question is "will it help me?":** 01, then the sections
+# **If you have one hour:** 00, 02, and 03 up to "A test on samples". They hold the whole idea. **If your question is "will it help me?":** 01, then the sections
 # on draft length in 02 and on losing in 04.
 #
 # The [glossary](glossary.md) lists the words of the subject, with the place where each is explained.
@@ -71,16 +71,21 @@ advice = {
     "mps": "Apple's GPU is there; the notebooks run on the CPU unless you change device='cpu'",
     "cpu": "no GPU; everything here runs without one",
 }
-print(here(f"{torch.get_num_threads()} of {os.cpu_count()} processors used, best device {device}, dtype that pays {dtype}"))
+print(
+    here(
+        f"{torch.get_num_threads()} of {os.cpu_count()} processors used, best device {device}, dtype that ms.load picks {dtype}"
+    )
+)
 print(here(advice[device.type]))
 
 # %% [markdown]
 # ## The race
 #
-# One request, three methods. **Autoregressive** is plain decoding: a pass, a token. **N-gram lookup** guesses that words which stood in
-# the text before will stand there again. The **draft model** is a small network, trained on what the large one writes.
+# One request, three methods. **Autoregressive** is plain decoding: a pass, a token. **N-gram lookup** looks for an earlier place with the
+# same last few tokens, and copies what followed there, eight tokens at most. The **draft model** is a small network, trained on what the
+# large one writes.
 #
-# The request asks for a text to be repeated with a change, so much of the answer can be guessed.
+# The request asks for a text to be repeated with a change, so much of the answer can be copied.
 
 # %%
 request = """Rewrite this note for a colleague. Keep the facts, and change "I" to "we":
@@ -97,13 +102,14 @@ runs = {name: ms.generate(lm, request, drafter=drafter, max_new_tokens=64) for n
 print(runs["autoregressive"].text)
 
 # %% [markdown]
-# (A model of this size is not clever. What matters here is that it is a real one, and that all methods write *exactly* this text.)
+# (It did not change "I" to "we", and it lost a fact: a model of this size is not clever. What matters here is that it is a real one, and
+# that all methods write *exactly* this text.)
 
 # %%
 first = runs["autoregressive"].tokens
 for name, run in runs.items():
     assert run.tokens.equal(first)
-    passes = len(run.trace.rounds) + 1
+    passes = len(run.trace.rounds) + 1  # one more: the pass that read the prompt
     seconds = run.trace.ttft_s + sum(round.seconds for round in run.trace.rounds)
     print(
         f"{name:<15} {len(run.tokens)} tokens, the same text, in {passes:>2} passes; {here(f'{len(first) / seconds:.0f} tokens a second')}"
@@ -111,9 +117,14 @@ for name, run in runs.items():
 assert len(runs["n-gram lookup"].trace.rounds) < len(runs["autoregressive"].trace.rounds)
 
 # %% [markdown]
-# The same text, in fewer passes. Whether fewer passes also mean less *time* is another question, and the reason why this course measures
-# so much: a pass that checks eight guesses costs more than a pass over one token, and guessing costs something too. On a GPU the
-# former is nearly free; on two processor cores it is not. Here is how the race went on this machine:
+# The same text, in fewer passes: far fewer with lookup, hardly fewer with the draft model, which has not learnt to copy. Whether fewer
+# passes also mean less *time* is another question, and the reason why this course measures so much: a pass that checks eight guesses
+# costs more than a pass over one token, and guessing costs something too.
+#
+# (We compute in float32. In bfloat16, a pass over several tokens rounds otherwise than a pass over one, and where two tokens are nearly
+# equally likely the texts can part; the README says how often, and by how little.)
+#
+# Here is how the race went on this machine:
 
 
 # %%
@@ -134,13 +145,13 @@ show(
 )
 
 # %% [markdown]
-# Look at the steps. Plain decoding climbs one token at a time, at a steady pace. The others climb several tokens at once, after passes that
-# take longer. Who wins depends on how tall and how long the steps are, and both can be measured. You will do that in notebook 02.
+# Look at the steps. Plain decoding climbs one token at a time. Lookup climbs several at once where it copies, after passes that take
+# longer. Who wins depends on how tall and how long the steps are, and both can be measured. You will do that in notebooks 01 and 02.
 #
 # ## Try it yourself
 #
 # With a running kernel, the next cell lets two methods race on a prompt of yours, side by side. Try a request whose answer repeats the
-# question, then a free one ("Write a poem about the sea.").
+# question ("Repeat the following text exactly." and two sentences), then a free one ("Why is the sky blue?").
 
 # %% tags=["live"]
 from minispec import widgets
@@ -151,7 +162,7 @@ widgets.race_live(lm, drafters)
 # ## How the notebooks work
 #
 # - Run each one from top to bottom. Every figure was drawn by the cell above it; change the cell and draw it again.
-# - Each ends with a summary, three questions with folded answers, and things to change in the code.
+# - Each ends with a summary and three questions with folded answers; from 01 on, also with things to change in the code.
 # - Claims about *counted* work (passes, tokens) are checked by `assert` in the cells. Claims about *time* are only printed: they are true
 #   of one machine.
 #
@@ -176,7 +187,8 @@ widgets.race_live(lm, drafters)
 #
 # <details><summary>Answer</summary>
 #
-# Because the large model checks every guess and keeps only what it would have written. A bad guess costs time, never correctness.
+# Because the large model checks every guess and keeps only what it would have written. A bad guess costs time, never correctness. (With a
+# temperature, "what it would have written" takes more care: notebook 03.)
 #
 # </details>
 #

@@ -8,7 +8,7 @@
 # nothing; tell prefill from decoding; compute the memory of a cache; measure the *cost curve* of a pass and read from it whether
 # speculative decoding can pay on your machine.
 #
-# **You should know** PyTorch tensors, and roughly what attention does. **Time:** 30 minutes, of which one is computing.
+# **You should know** PyTorch tensors, and roughly what attention does. **Time:** 45 minutes, of which one is computing.
 # **Needs:** a CPU. With a GPU, change `"cpu"` to `"cuda"` in the two calls of `ms.load`.
 
 # %%
@@ -350,7 +350,7 @@ for i, token in enumerate((water, kettle)):
     print(f"after {word(token)}: {likeliest}; together as alone, to 1e-3: {agrees}")
 
 # %% [markdown]
-# One pass, two possible futures. A whole *tree* of guesses works in the same way (notebook 05).
+# One pass, two possible futures. A whole *tree* of guesses works in the same way.
 #
 # ## Prefill and decoding
 #
@@ -411,7 +411,8 @@ show(
 
 # %% [markdown]
 # Without a cache the number of tokens in the pass grows with the text; with one it is always one. What still grows with a cache is
-# attention: the one query is compared with every key that is kept. See in the figure how much of either your machine shows.
+# attention: the one query is compared with every key that is kept. At 384 tokens the kept keys and values are 18 MB, beside 538 MB of
+# weights: too little to see here.
 #
 # ## What a cache weighs
 #
@@ -561,9 +562,12 @@ show(
 # How to read it:
 #
 # - Where the curve is **flat**, a token more in the pass is nearly free, and so is checking a guess.
-# - Where it runs **along the steep dotted line**, a pass over *n* tokens costs as much as *n* passes. There is nothing to win there,
+# - Where it runs **along the dotted diagonal**, a pass over *n* tokens costs as much as *n* passes. There is nothing to win there,
 #   however good the guesses are.
 # - In between, it depends on how many guesses are right.
+#
+# Compare with the slack estimated above. The estimate assumed that arithmetic on a few rows is as fast as on 384, and that it hides behind
+# the reading; the curve shows what is left of that.
 #
 # Do not expect a smooth line. A library may multiply one row, a few rows and many rows in different ways. And each line counts in
 # passes over one token of its *own* dtype; how long those take stands in the legend.
@@ -611,6 +615,9 @@ print(f"  reading takes as long as the arithmetic for {read_large / compute_larg
 print(f"135M here, measured above: for {here(f'{read_s / token_s:.0f}')} tokens")
 
 # %% [markdown]
+# (The size of the model has cancelled: in bfloat16 the slack is the machine's arithmetic divided by its bandwidth. Size matters in another
+# way: in a small model the many little operations weigh more.)
+#
 # The large model on the GPU, one text at a time, is the **easy** case. Its pass is bound by memory: the arithmetic of some hundreds of
 # tokens fits beside the reading, and a handful of guesses disappears in it. Chen et al. (2023, abstract) rest on this: to score a short
 # continuation in parallel takes a large model about as long as to sample a single token. Leviathan et al. (2023, section 1) start from
@@ -651,8 +658,8 @@ print(f"135M here, measured above: for {here(f'{read_s / token_s:.0f}')} tokens"
 # <details><summary>Answer</summary>
 #
 # A round writes 3 tokens (two accepted, one of the model's own) in the time of 3.2: a loss. At 2.5 it writes 3 in the time of 2.5: a
-# speedup of 1.2, less what drafting costs. With 3.2 one should guess fewer tokens: the first guesses are accepted most often, and a
-# shorter pass is cheaper.
+# speedup of 1.2, less what drafting costs. With 3.2 one should guess fewer tokens: a later guess counts only if all before it were
+# right, and a shorter pass is cheaper.
 #
 # </details>
 #
@@ -668,11 +675,12 @@ print(f"135M here, measured above: for {here(f'{read_s / token_s:.0f}')} tokens"
 #
 # ## Change it
 #
-# - In `cost_curves`, set `context` to 1,000. Do all sizes become dearer, and by how much? What must every token of a pass look through?
-# - Set `torch.set_num_threads(1)` (or, on a larger machine, more) and run from "The cost curve of a pass" on. Does the curve get flatter or
+# - Time a pass over one token after 200 tokens and after 1,000, in turn (two caches, as in `cost_curves`). How many milliseconds more?
+#   What must every token of a pass look through?
+# - If the notebook used two threads, set `torch.set_num_threads(1)` (or, on a larger machine, more) and run from "The cost curve of a pass" on. Does the curve get flatter or
 #   steeper? Threads add arithmetic; do they add as much bandwidth?
 # - Write `min_p`, a fourth knob: keep the tokens whose probability is at least `min_p` times that of the likeliest. Add it to
-#   `distribution` and to the figure of bars.
+#   `distribution`, and put it in place of `top_k 3` in the figure of bars.
 #
 # **Next:** [02, greedy speculative decoding](02_greedy_speculative_decoding.ipynb). A small model guesses, the large one checks all guesses in one pass, and the text
 # stays the same.

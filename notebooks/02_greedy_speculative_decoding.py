@@ -4,11 +4,15 @@
 # A small model guesses a few tokens ahead. The large one reads all the guesses in **one** pass and keeps those that it would have
 # written itself. The text does not change by a single token; the number of passes falls.
 #
-# **You will be able to** write the loop *draft, verify, accept, correct*; say why its output is exactly the target's; find the
+# **You will be able to** write the loop *draft, verify, accept, commit*; say why its output is exactly the target's; find the
 # hole that a fully accepted draft leaves in a drafter's cache; choose the length of the draft from measured numbers.
 #
 # **You should know** what a key-value cache is, and that a pass over several tokens can cost little more than a pass over one
-# (notebook 01). **Time:** 25 minutes, of which two are computing. **Needs:** a CPU.
+# (notebook 01). **Time:** 25 minutes, of which two are computing. **Needs:** a CPU. With a GPU, change one line in the next cell.
+#
+# If you come straight from notebook 00: a *pass* is one run of the model over some tokens; it gives logits for the next token at every
+# position. A *key-value cache* remembers what was read, so that a pass needs only the new tokens. *Prefill* is the first pass: it reads
+# the whole prompt and already gives one token.
 
 # %%
 import torch
@@ -18,7 +22,8 @@ from minispec import plots, widgets
 from minispec.notebook import here, show
 
 torch.set_num_threads(min(2, torch.get_num_threads()))  # two threads at most: the same numbers everywhere
-target = ms.load("smollm2-135m", device="cpu", dtype="float32")
+device = "cpu"  # "cuda" if you have a GPU
+target = ms.load("smollm2-135m", device=device, dtype="float32")
 draft = ms.load_drafter("draft", target).small
 for name, model in (("target", target.model), ("draft", draft.model)):
     weights = sum(weight.numel() for weight in model.layers.parameters())
@@ -34,7 +39,7 @@ for name, model in (("target", target.model), ("draft", draft.model)):
 # Let both models continue the same text, each for itself.
 
 # %%
-prompt = target.encode("Write a Python function that returns the sum of a list.")
+prompt = target.encode("Write a Python function that returns the sum of a list.")  # ids [time]
 
 
 @torch.inference_mode()
@@ -42,14 +47,15 @@ def continue_with(model, ids, count):
     """`count` greedy tokens, the slow way: read everything again for every token."""
     ids = ids.tolist()
     for _ in range(count):
-        logits = model(torch.tensor([ids]), model.new_cache(1, len(ids)))  # [1, time, vocab]
+        logits = model(torch.tensor([ids], device=device), model.new_cache(1, len(ids)))  # [1, time, vocab]
         ids.append(logits[0, -1].argmax().item())
     return ids
 
 
-start = torch.tensor(continue_with(target.model, prompt, 20))
+start = torch.tensor(continue_with(target.model, prompt, 11))
 wanted = continue_with(target.model, start, 6)[len(start) :]
 guessed = continue_with(draft.model, start, 6)[len(start) :]
+assert guessed[0] == wanted[0] and guessed != wanted
 
 
 # %%
@@ -63,7 +69,7 @@ print("draft: ", words(guessed))
 
 # %% [markdown]
 # Compare the last two lines from the left. Up to the first difference, the draft model wrote what the target wrote. Had we known
-# that, we could have spared the target those passes.
+# that, we could have spared the target those passes. From the difference on, the draft model goes its own way.
 #
 # ## One pass checks all guesses
 #
@@ -75,12 +81,13 @@ print("draft: ", words(guessed))
 # %%
 ids = torch.cat((start, torch.tensor(guessed)))
 with torch.inference_mode():
-    logits = target.model(ids[None], target.model.new_cache(1, len(ids)))[0]  # [time, vocab]
+    logits = target.model(ids[None].to(device), target.model.new_cache(1, len(ids)))[0]  # [time, vocab]
 answers = logits[len(start) - 1 :].argmax(-1).tolist()  # after the text, after guess 1, after guess 2, ...
-for i, answer in enumerate(answers):
-    guess = repr(words(guessed)[i]) if i < len(guessed) else "(none)"
-    mark = "same" if i < len(guessed) and guessed[i] == answer else "-"
-    print(f"after {i} guesses the target writes {words([answer])[0]!r:>10}   the guess was {guess:>10}   {mark}")
+agree = [guess == answer for guess, answer in zip(guessed, answers)]
+n = agree.index(False)  # guesses before the first difference
+for i, (guess, answer) in enumerate(zip([*words(guessed), "(none)"], words(answers))):
+    verdict = "accepted" if i < n else "correction" if i == n else "worthless"
+    print(f"after {i} guesses the target writes {answer!r:>10}   the guess was {guess!r:>10}   {verdict}")
 
 # %% [markdown]
 # Read from the top. As long as guess and answer agree, the guess is what the target writes: it is **accepted**. At the first
@@ -94,8 +101,9 @@ for i, answer in enumerate(answers):
 #
 # By induction. Suppose the text so far is what the target alone would have written. Every token that we accept equals the argmax of
 # the target's logits after exactly the text before it, and the correction or bonus *is* that argmax. So the longer text is again
-# what the target alone would have written. The guesses decide only how many tokens a pass emits. (With sampling it takes more care:
-# notebook 03. The idea is from Leviathan et al. 2023 and Chen et al. 2023; for greedy decoding, from Stern et al. 2018.)
+# what the target alone would have written. The guesses decide only how many tokens a round emits. (With sampling it takes more care:
+# notebook 03. A draft model and the check in one pass are from Leviathan et al. 2023 and Chen et al. 2023; Stern et al. 2018 did it for
+# greedy decoding, with extra output heads as the drafter. The [glossary](glossary.md) lists the papers.)
 #
 # ## With caches: rewinding
 #
@@ -107,11 +115,11 @@ for i, answer in enumerate(answers):
 # %%
 with torch.inference_mode():
     cache = target.model.new_cache(1, 100)
-    target.model(start[None], cache)
-    target.model(torch.tensor([guessed]), cache)
+    target.model(start[None].to(device), cache)
+    target.model(torch.tensor([guessed], device=device), cache)
     print("after the text and six guesses:", cache.lengths[0] - len(start), "tokens beyond the text")
     cache.lengths = [len(start)]  # this is the rewind
-    again = target.model(torch.tensor([wanted[:1]]), cache)[0, -1].argmax().item()
+    again = target.model(torch.tensor([wanted[:1]], device=device), cache)[0, -1].argmax().item()
 print("after the rewind the target goes on as it should:", again == wanted[1])
 
 # %% [markdown]
@@ -128,33 +136,34 @@ print("after the rewind the target goes on as it should:", again == wanted[1])
 def write_draft(model, text, cache, count):
     new, guesses = text[cache.lengths[0] :], []
     for _ in range(count):
-        logits = model(torch.tensor([new]), cache)
+        logits = model(torch.tensor([new], device=device), cache)
         guesses.append(logits[0, -1].argmax().item())
         new = guesses[-1:]
     return guesses
 
 
 # %% [markdown]
-# Then the loop: draft, verify, accept, forget.
+# Then the loop: draft, verify, accept, commit. To commit is to append what was accepted, and to forget what was rejected.
 
 
 # %%
 @torch.inference_mode()
 def speculate(prompt, most, count, small=draft.model, write_draft=write_draft):
-    """At least `most` tokens; and of each round how many guesses were accepted."""
+    """At least `most` tokens, also beyond the end of the text; and of each round how many guesses were accepted."""
     text, room = prompt.tolist(), len(prompt) + most + count + 1
     cache, small_cache = target.model.new_cache(1, room), small.new_cache(1, room)
-    text.append(target.model(prompt[None], cache)[0, -1].argmax().item())  # prefill gives the first token
+    text.append(target.model(prompt[None].to(device), cache)[0, -1].argmax().item())  # prefill gives the first token
     accepted_counts = []
     while len(text) < len(prompt) + most:
         guesses = write_draft(small, text, small_cache, count)
-        answers = target.model(torch.tensor([[text[-1], *guesses]]), cache)[0].argmax(-1).tolist()
+        block = torch.tensor([[text[-1], *guesses]], device=device)  # the pending token, then the guesses
+        answers = target.model(block, cache)[0].argmax(-1).tolist()
         accepted = 0
         while accepted < count and guesses[accepted] == answers[accepted]:
             accepted += 1
         text += [*guesses[:accepted], answers[accepted]]  # what was accepted, then the correction or bonus
         cache.lengths = [len(text) - 1]  # all but the pending token
-        small_cache.lengths = [min(small_cache.lengths[0], len(text) - 1)]
+        small_cache.lengths = [min(small_cache.lengths[0], len(text) - 1)]  # it may be shorter: see "The hole" below
         accepted_counts.append(accepted)
     return text[len(prompt) :], accepted_counts
 
@@ -183,8 +192,8 @@ theirs = ms.generate(target, prompt, drafter=ms.DraftModel(draft, num_tokens=4),
 rounds = theirs.trace.rounds
 assert theirs.tokens.tolist() == mine[:60]
 assert [len(round.accepted) for round in rounds][:-1] == accepted[: len(rounds) - 1]  # the last one is cut at 60 tokens
-print("the same tokens, the same accepted guesses:", True)
-print(f"{theirs.trace.tokens_per_pass:.2f} tokens a pass")
+print("the same tokens:", theirs.tokens.tolist() == mine[:60])
+print(f"{theirs.trace.tokens_per_pass:.2f} tokens a round (prefill is not counted as a round)")
 
 # %% [markdown]
 # ## The token tape
@@ -200,10 +209,12 @@ show(
 )
 
 # %% [markdown]
-# Look at where rounds are long. What follows almost by itself (the rest of a word, the closing of a bracket, a phrase that was just
-# used) is guessed; what decides something new is not. The struck-out tokens cost time, and gave nothing.
+# Long rounds fall on set phrases, which follow almost by themselves. Short ones fall where the text decides something: which name,
+# which verb. And look at what the draft model does *not* know: it misses `sum`, although the text has just used it. It guesses from
+# language, and hardly looks back; notebook 04 builds a drafter that does nothing but look back. The struck-out tokens cost time, and
+# gave nothing.
 #
-# Here is one round of each kind in slow motion: the guesses, the pass, what was accepted, what was written.
+# Here are three rounds in slow motion: the guesses, the pass, what was accepted, what was written. The grey box is the pending token.
 
 # %%
 widgets.round_panel(theirs.trace, lambda token: target.tokenizer.decode([token]), before=theirs.tokens[:1].tolist())
@@ -236,8 +247,8 @@ print("the same text:", sound[:60] == faulty[:60])
 print(f"rounds without the hole: {len(sound_accepted)}; with it: {len(faulty_accepted)}")
 
 # %% [markdown]
-# The text is still right, since the target decides it. So no test that looks at texts can find this fault, and several published
-# implementations had it. It shows only in acceptance, and there it looks like a draft model that is a little weaker than hoped.
+# The text is still right, since the target decides it. So no test that looks at texts can find this fault. It shows only in
+# acceptance, and there it looks like a draft model that is a little weaker than hoped.
 #
 # There is a test that finds it at once. **Let the target draft for itself.** Then every guess must be accepted, in every round.
 
@@ -254,33 +265,37 @@ assert set(sound_accepted) == {3} and faulty_accepted[0] == 3 and set(faulty_acc
 #
 # ## How often is a guess accepted?
 #
-# One request says little. Here are four of the 48 requests that come with the package, with eight guesses a round. For the position
-# *k* in the draft, count only the rounds in which everything before it was accepted: that is the **acceptance rate at position k**.
+# One request says little. Here are six of the 48 requests that come with the package, of three kinds, with four guesses a round. For
+# position *k* in the draft, count only the rounds in which everything before it was accepted (those in which it was *tried*): the share
+# accepted among them is the **acceptance rate at position k**.
 
 # %%
 from minispec.audit import read_requests
 from minispec.trace import Trace
 
-requests = [request for request in read_requests() if request["id"].endswith("-1")]
-requests = [r for r in requests if r["kind"] in ("chat", "explain", "code", "reasoning")]
+kinds = ("explain", "code", "reasoning")
+requests = [request for request in read_requests() if request["kind"] in kinds and request["id"][-2:] in ("-1", "-2")]
 prompts = [target.encode(request["messages"]) for request in requests]
-runs = [ms.generate(target, p, drafter=ms.DraftModel(draft, num_tokens=8), max_new_tokens=48) for p in prompts]
-pooled = Trace([round for run in runs for round in run.trace.rounds])
-rates = pooled.acceptance_by_position
+runs = [ms.generate(target, p, drafter=ms.DraftModel(draft, num_tokens=4), max_new_tokens=48) for p in prompts]
 for request, run in zip(requests, runs):
-    print(f"{request['kind']:<10} {run.trace.tokens_per_pass:.2f} tokens a pass")
+    print(f"{request['id']:<12}{run.trace.tokens_per_pass:.2f} tokens a round: {' '.join(run.text.split()[:8])} ...")
 
 # %%
+pooled = Trace([round for run in runs for round in run.trace.rounds])
+rates = pooled.acceptance_by_position
+tried = [sum(round.tried > k for round in pooled.rounds) for k in range(len(rates))]
 show(
-    plots.acceptance_by_position({"draft model, four requests": pooled}),
-    alt="The share of guesses that were accepted, against the position in the draft, for the rounds that got so far.",
-    numbers="acceptance by position: " + ", ".join(f"{rate:.2f}" for rate in rates),
+    plots.acceptance_by_position({"draft model, six requests": pooled}),
+    alt="The share of guesses that were accepted, against the position in the draft, of those that were tried there.",
+    numbers="accepted of tried, by position: " + ", ".join(f"{rate * n:.0f}/{n}" for rate, n in zip(rates, tried)),
 )
 
 # %% [markdown]
-# Acceptance differs between requests, and the rate does not simply fall with the position: whoever got far is in easy text, and goes
-# on. From these rates follows what a draft of any length is worth. A round emits one token for certain, a second one if the first
-# guess is accepted, a third if the first two are, and so on:
+# Acceptance differs much between requests. (The package's README has all kinds; with some, this draft model does worse.) And see how fast
+# the number of tries falls: the rates at the later positions rest on few rounds, so do not read much into their ups and downs.
+#
+# From these rates follows what a draft of any length is worth. A round emits one token for certain, a second one if the first guess is
+# accepted, a third if the first two are, and so on:
 #
 # $$E(\text{tokens a round}) = 1 + a_1 + a_1 a_2 + a_1 a_2 a_3 + \dots$$
 #
@@ -296,8 +311,7 @@ print("expected tokens a round, by draft length:", ", ".join(f"{n}: {tokens:.2f}
 print(f"counted with drafts of two tokens: {counted:.2f}")
 
 # %% [markdown]
-# Expectation and count are close, not equal: with shorter drafts the rounds begin at other places in the text, and the last round of
-# a request is cut.
+# The two need not be equal: with shorter drafts the rounds begin at other places in the text, and the last round of a request is cut.
 #
 # ## How long should a draft be?
 #
@@ -313,8 +327,12 @@ print("target, ms by tokens in the pass:", ", ".join(f"{n}: {here(f'{1e3 * s:.0f
 print(f"draft model, one guess: {here(f'{1e3 * guess_s:.1f} ms')}, {here(f'{guess_s / curve[1]:.2f}')} of a target pass")
 
 # %% [markdown]
-# With *n* guesses, a round costs `curve[1 + n] + n * guess_s` seconds; without guesses, the same number of tokens costs
-# `expected * curve[1]`. The ratio is the speedup that we may hope for at best:
+# With *n* guesses, a round takes the time *t*(1 + *n*) of a pass over 1 + *n* tokens, and *n* times the time *g* of a guess. Without
+# guesses, *E* tokens take *E* · *t*(1). So the speedup is at best
+#
+# $$\frac{E \cdot t(1)}{t(1 + n) + n\,g}.$$
+#
+# *At best*, because nothing but passes and guesses is counted.
 
 # %%
 bound = {n: tokens * curve[1] / (curve[1 + n] + n * guess_s) for n, tokens in expected.items()}
@@ -334,14 +352,16 @@ show(
 print(f"best length here: {here(best)} drafted tokens, {here(f'{bound[best]:.2f}')} times as fast at best")
 
 # %% [markdown]
+# (If neighbouring times jump about, the machine was busy with something else: run the last three cells again.)
+#
 # The upper line is what acceptance alone promises. The lower one is what is left when guesses and wider passes are paid for. If it
 # has its top at 0, with a gain of exactly 1, then on this machine, with these two models, in this dtype, **no draft pays**, and the
 # honest advice is not to draft. That is no failure of the method: it is what the cost curve says about a small model on a
-# processor whose arithmetic is already busy with one token. On a GPU the curve is flat far beyond eight tokens.
+# processor whose arithmetic is already busy with one token.
 #
 # Whether you see a gain or a loss above, you can now say why, and what would have to change: a cheaper guess, a higher acceptance,
 # or a flatter curve. Try it: the calculator draws the bound for any acceptance (the same at every position) and any cost of a guess,
-# with your machine's curve and with a flat one.
+# with your machine's curve and for an ideal machine, on which a pass costs the same over any number of tokens.
 
 # %%
 widgets.speedup_panel(curve)
@@ -358,8 +378,8 @@ widgets.speedup_live(curve)
 # %%
 total = {}
 for confidence in (0.0, 0.3, 0.6):
-    drafter = ms.DraftModel(draft, num_tokens=6, min_confidence=confidence)
-    traces = [ms.generate(target, p, drafter=drafter, max_new_tokens=48).trace for p in prompts[:3]]
+    drafter = ms.DraftModel(draft, num_tokens=4, min_confidence=confidence)
+    traces = [ms.generate(target, p, drafter=drafter, max_new_tokens=48).trace for p in prompts[::2]]
     rounds = [round for trace in traces for round in trace.rounds]
     drafted, taken = sum(len(r.drafted) for r in rounds), sum(len(r.accepted) for r in rounds)
     total[confidence] = drafted
@@ -367,8 +387,10 @@ for confidence in (0.0, 0.3, 0.6):
 assert total[0.6] < total[0.3] < total[0.0]
 
 # %% [markdown]
-# Far fewer wasted guesses, a few more rounds. The decision is made *before* the guess is looked at by the target, so the text is not
-# touched. This is how the draft model that ships with the package is used (`ms.load_drafter("draft", lm)`).
+# The higher the threshold, the fewer guesses are wasted, and the more chances are missed: every accepted guess that is lost is a pass
+# more. Where the balance lies, the costs above decide. The stop is decided *before* the target looks at the guess, so the text is not
+# touched. The draft model that ships with the package stops below 0.3 (`ms.load_drafter("draft", lm)`), and guesses only the 8,192 ids
+# that are most frequent in what the target writes, which makes a guess cheaper.
 #
 # ## Summary
 #
@@ -385,9 +407,9 @@ assert total[0.6] < total[0.3] < total[0.0]
 #
 # <details><summary>Answer</summary>
 #
-# The text is still right. But the pass that rejected the first guess had already computed what stands there instead: throwing the
-# correction away means that a round can emit nothing, so speculation can now need *more* passes than plain decoding. With the
-# correction, it never does.
+# What is emitted is right, but the loop may never end: after a round that emits nothing, the same draft model makes the same wrong guess
+# about the same text. The pass that rejected the guess had already computed what stands there instead. Taking it guarantees one token
+# a round, so that speculation never needs more passes than plain decoding.
 #
 # </details>
 #
@@ -413,10 +435,12 @@ assert total[0.6] < total[0.3] < total[0.0]
 #
 # ## Change it
 #
-# - Give `speculate` a drafter that repeats the last token `count` times. Predict the rounds, then run it. The text must not change.
-# - Replace the prompt by a poem, then by "Count from 1 to 40". How do tokens a pass change, and why?
-# - Load the target with `device="cuda"` if you have a GPU (`ms.load("smollm2-135m", device="cuda")`) and a larger pair of models, and
-#   run the section on draft length again.
+# - Give `speculate` a drafter that repeats the last token `count` times. Predict the rounds, then run it. The text must not change. Why
+#   does it hardly matter how large `count` is?
+# - Replace the prompt by "Write a poem about the sea.", then by "Count from 1 to 40.", and compare the tokens a round. Is counting as easy
+#   to guess as you thought? (`speculate` does not stop at the end of a text: choose prompts with answers of 60 tokens or more.)
+# - If you have a GPU, change `device` in the first cell and run the section on draft length again. Which of the two measurements changes
+#   more?
 #
 # **Next:** with a temperature the target *draws* its token, and "equal to the argmax" is no longer the question. [Notebook
 # 03](03_rejection_sampling.ipynb) finds the rule that keeps the target's distribution exactly.

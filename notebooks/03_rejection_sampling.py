@@ -1,21 +1,19 @@
-# ---
-# title: Rejection sampling, and its proof
-# ---
-
 # %% [markdown]
 # # 03 · Rejection sampling, and its proof
 #
 # At a temperature the target has no single next token. It has a distribution, and it rolls dice. "Is the guess the right
 # token?" is no longer a question that has an answer. One small rule repairs this: keep each guess with a certain
 # probability, and where one fails, draw again from a certain distribution. The text then follows **exactly** the law that
-# the target alone would give it.
+# the target alone would give it. (The *law* of a text: with what probability each possible text comes out. We use the word for
+# a token too, and keep "rule" for the code.)
 #
 # **You will be able to** state the rule and prove it in three ways; read the acceptance off two distributions; find out by
 # counting, without a single random number, what a wrong version of the rule does; say what a test on samples can see and
 # what it cannot.
 #
 # **You should know** the loop *draft, verify, accept, correct* (notebook 02), and what temperature, top-k and top-p do
-# (notebook 01). **Time:** 40 minutes, of which one is computing. **Needs:** a CPU; nothing here is large enough for a GPU.
+# (notebook 01; in one line each: divide the logits; keep the k likeliest tokens; keep the likeliest until they have probability p
+# together). **Time:** 40 minutes, of which one is computing. **Needs:** a CPU; nothing here is large enough for a GPU.
 
 # %%
 import itertools
@@ -109,7 +107,7 @@ print(f"... if the draft model were the target:    {(p_sea * p_sea).sum():.3f}")
 print(f"what p and q have in common, Σ min(p, q):  {torch.minimum(p_sea, q_sea).sum():.3f}")
 
 # %% [markdown]
-# A perfect draft model, with q equal to p at every token, would be believed in a third of the cases. That is a waste. The
+# A perfect draft model, with q equal to p at every token, would have only a third of its guesses accepted. That is a waste. The
 # third line is what we shall get instead: the mass that p and q share. With q = p it would be 1.
 #
 # The trick will be to let the two dice depend on each other. The target does not roll afresh; it uses the draft model's
@@ -142,7 +140,8 @@ show(
 #
 # > Otherwise draw from the **residual distribution**: max(0, p − q), divided by its sum.
 #
-# (Leviathan et al. 2023, algorithm 1; Chen et al. 2023, algorithm 2.) The division of p by q can be avoided: with u uniform
+# (Leviathan et al. 2023, algorithm 1; Chen et al. 2023, algorithm 2, where the letters are the other way round: there q is the
+# target.) The division of p by q can be avoided: with u uniform
 # in [0, 1), `u < p / q` and `u * q < p` are the same test.
 #
 # In the code below no function rolls dice. Each takes its random numbers as arguments; that will pay off in a moment.
@@ -152,9 +151,9 @@ show(
 
 # %%
 def residual(p, q):
-    """What p has beyond q, as a distribution."""
+    """What p has beyond q, as a distribution; p itself if that is nothing (then nothing is ever rejected)."""
     left = (p - q).clamp(min=0)
-    return left / left.sum()
+    return left / left.sum() if left.sum() > 0 else p
 
 
 def pick(p, u):
@@ -224,12 +223,12 @@ print(f"what is emitted there equals p, to 1e-12, at all {size:,} tokens:", bool
 
 
 # %%
-def law(rule, p, q, *others):
+def law(rule, p, q, *others, more=()):
     """The exact law of the token that `rule` emits: one run in each cell, weighed by the cell's volume.
 
-    `others`: distributions besides p, q and the residuals that it draws from.
+    `others`: distributions that it draws from besides p, q and the residuals; `more`: numbers that it compares with.
     """
-    edges = {0.0, 1.0, *(p / q).tolist(), *(q / p).tolist()}
+    edges = {0.0, 1.0, *(p / q).tolist(), *(q / p).tolist(), *more}  # 1/0 and 0/0 are no cuts: they fail edge <= 1
     for distribution in (p, q, residual(p, q), residual(q, p), *others):
         edges |= set(distribution.cumsum(0).tolist())
     cuts = sorted({round(edge, 15) for edge in edges if edge <= 1})  # what differs by rounding only is one edge
@@ -247,7 +246,8 @@ print("equals p to 1e-12:", bool((exact_law - P).abs().max() < 1e-12))
 # %% [markdown]
 # No random number was drawn, and there is nothing left to chance: this is what the code does. (All places are cut on all
 # three axes, and places that only a wrong rule would need are cut as well. A cut too many costs a little time; a cut too
-# few would spoil the result.)
+# few would spoil the result. If you try a mistake of your own that compares a uniform number with anything but p / q or q / p,
+# pass that number in `more`.)
 #
 # One pair of distributions is not all of them. Here are thirty, ten of them with zeros.
 
@@ -297,22 +297,22 @@ def variant(draft=pick, accept=lambda p, q, x, u: u * q[x] < p[x], again=residua
 
 rules = {
     "right": variant(),
-    "ratio inverted": variant(accept=lambda p, q, x, u: u * p[x] < q[x]),
+    "inverted ratio": variant(accept=lambda p, q, x, u: u * p[x] < q[x]),
     "accept always": variant(accept=lambda p, q, x, u: True),
-    "again from p": variant(again=lambda p, q: p),
-    "again from q": variant(again=lambda p, q: q),
-    "residual q − p": variant(again=lambda p, q: residual(q, p)),
-    "argmax, with its q": variant(draft=lambda q, u: int(q.argmax())),
-    "residual, no test": variant(accept=lambda p, q, x, u: False),
+    "resample from p": variant(again=lambda p, q: p),
+    "resample from q": variant(again=lambda p, q: q),
+    "residual of the wrong sign": variant(again=lambda p, q: residual(q, p)),
+    "argmax scored with softmax": variant(draft=lambda q, u: int(q.argmax())),
+    "never accept": variant(accept=lambda p, q, x, u: False),
 }
 
 # %%
-off, rows = {}, [f"{'':24}a      b      c      off"]
+off, rows = {}, [f"{'':32}a      b      c      off"]
 for name, rule in rules.items():
     got = law(rule, P, Q)
     off[name] = float((got - P).abs().sum()) / 2
-    rows.append(f"{name:20}" + "".join(f"{value:7.3f}" for value in got) + f"{off[name]:9.3f}")
-labels = [name.replace(" ", "\n", 1) for name in off]
+    rows.append(f"{name:28}" + "".join(f"{value:7.3f}" for value in got) + f"{off[name]:9.3f}")
+labels = [name.replace(" ", "\n") for name in off]
 show(
     plots.bars({"total variation distance from p": list(off.values())}, labels, "How far each rule moves the law", "off"),
     alt="A bar for each rule. The right rule has none; the seven wrong ones stand between about 0.06 and 0.4.",
@@ -322,15 +322,15 @@ show(
 # %% [markdown]
 # Read the table row by row; each mistake has its own face.
 #
-# - *Ratio inverted* keeps every c, which is guessed too often, and cuts a and b, which are guessed too rarely.
-# - *Accept always* emits q. That is honest sampling, from the wrong model. *Residual q − p* emits q as well: what was cut
+# - *Inverted ratio* keeps every c, which is guessed too often, and cuts a and b, which are guessed too rarely.
+# - *Accept always* emits q. That is honest sampling, from the wrong model. *Residual of the wrong sign* emits q as well: what was cut
 #   off above p is put back in the same place.
-# - *Again from q* gives the rejected tokens a second chance: c comes out too often.
-# - *Again from p* is the subtle one. It sounds right ("if the guess fails, let the target decide") and moves the law by
+# - *Resample from q* gives the rejected tokens a second chance: c comes out too often.
+# - *Resample from p* is the subtle one. It sounds right ("if the guess fails, let the target decide") and moves the law by
 #   0.06 only. But the first step has already given c all that c should get; a second draw from p gives it more.
-# - *Argmax, with its q*: the draft model took its likeliest token instead of drawing one, and the test was told q all the
+# - *Argmax scored with softmax*: the draft model took its likeliest token instead of drawing one, and the test was told q all the
 #   same. It is the next section's subject.
-# - *Residual, no test* throws every guess away. The residual distribution is only the second half of the law.
+# - *Never accept* throws every guess away. The residual distribution is only the second half of the law.
 #
 # How wrong a rule is depends on p and q. With q = p most of these rules are right: a wrong rule hides well behind a good
 # draft model.
@@ -339,14 +339,17 @@ show(
 for name, rule in rules.items():
     got = law(rule, P, 0.9 * P + 0.1 * Q)
     moved = float((got - P).abs().sum()) / 2
-    print(f"{name:20} off by {moved:.3f} with a draft model close to the target")
+    print(f"{name:28} off by {moved:.3f} with a draft model close to the target")
 
 # %% [markdown]
+# Five of them have nearly become right. *Argmax scored with softmax* has become the worst: the closer q is to p, the more it
+# repeats one token where p has several.
+#
 # The package proves itself in the same way. `minispec/exact.py` has this enumeration for whole drafts, chains and trees; it
 # runs the functions of `minispec/verify.py`, the very code that decides during generation. `minispec/faults.py` is a bank
-# of wrong rules, each reported of a real implementation or one step away from that; the audit (`minispec audit`) fails if
-# one of them is **not** caught. Here is the shipped rule, on a world in which p and q after every text are random but
-# known.
+# of wrong rules; the audit (`minispec audit`) fails if one of them is **not** caught. Here is the
+# shipped rule, on a world in which p and q after every text are random but known. (`sampled_tree((1,))` is a draft of one drawn
+# token; `(1, 1)`, below, a chain of two. With larger numbers it is a tree.)
 
 # %%
 world = exact.World(vocab=3, seed=2)  # world.p(text), world.q(text)
@@ -362,9 +365,9 @@ print("the first token, the target:  ", [round(mass, 6) for mass in world.p(()).
 #
 # The proof uses one thing about q: that x was drawn from it. It does not ask where q comes from, or whether it is any good.
 # So there is one duty: **report the distribution that the dice were rolled with**, after temperature, top-k and top-p, and
-# not the one before. On the other side, p is whatever the text is to follow, after the same steps.
+# not the one before. On the other side, p is what the text is to follow, after the steps that you asked for.
 #
-# Let both sides be cut by top-p, and let us count what happens if one of the two forgets it.
+# Let both sides be cut by top-p, and let us count what happens if drawing and reporting differ.
 
 # %%
 top_p = ms.Sampling(temperature=1.0, top_p=0.7)
@@ -372,7 +375,13 @@ P_cut, Q_cut = top_p(P.log()), top_p(Q.log())
 print("p after top-p:", [round(share, 3) for share in P_cut.tolist()])
 print("q after top-p:", [round(share, 3) for share in Q_cut.tolist()])
 
-cases = {
+
+def draw_from(source):
+    """A draft that is drawn from `source`, whatever q the rule is told."""
+    return lambda q, u: pick(source, u)
+
+
+cases = {  # the p to follow, the q that the rule is told, the q that was drawn from
     "drawn from cut q, tested with cut q": (P_cut, Q_cut, Q_cut),
     "drawn from q,     tested with q": (P_cut, Q, Q),
     "drawn from cut q, tested with q": (P_cut, Q, Q_cut),
@@ -380,7 +389,7 @@ cases = {
     "all cut, but p forgotten": (P, Q_cut, Q_cut),
 }
 for name, (p, q, source) in cases.items():
-    got = law(variant(draft=lambda q, u, source=source: pick(source, u)), p, q, source)
+    got = law(variant(draft=draw_from(source)), p, q, source)
     print(f"{name:38} off by {(got - P_cut).abs().sum() / 2:.3f}")
 
 # %% [markdown]
@@ -424,7 +433,7 @@ steps = torch.rand(1000, generator=generator) * 2**24
 print("float32 random numbers are multiples of 2**-24:", bool((steps == steps.round()).all()))
 
 # %% [markdown]
-# So in float32 about one number in 2²⁴, nearly 17 million, is 0. A server that tests a thousand such guesses a second would
+# So in float32 about one number in 2²⁴, nearly 17 million, is 0. A server that tests a thousand guesses with p = 0 a second would
 # emit a forbidden token every five hours, and nobody could reproduce it. What enumeration cannot see is tested by
 # **injecting** it, as here. (`pick` has the same corner: with `<` in place of `<=` it would return token 0 at u = 0,
 # although p is 0 there.)
@@ -453,8 +462,8 @@ def last(n, ps, qs):
 # %% [markdown]
 # **Why the whole text keeps its law.** Think of the text so far as given. Whatever happened before, the next emitted token
 # is either drawn by the rule with the p and q that belong to *this* text, or it is a bonus token from p. In both cases its
-# law is p after this text: that is what the target would do here. This holds for the first token, the second, and so on;
-# and a text's probability is the product of these. (Leviathan et al. 2023, section 2.3; Chen et al. 2023, theorem 1.)
+# law is p after this text: that is what the target would do here. (For one token: Leviathan et al. 2023, appendix A.1; Chen et al.
+# 2023, theorem 1.) This holds for the first token, the second, and so on; and a text's probability is the product of these.
 #
 # The argument has a hidden condition: that u is **fresh** at each position. If a guess was kept, its u was probably small.
 # Use the same number again, and the next guess is kept too easily.
@@ -526,7 +535,7 @@ for fault in ("", *faults.FAULTS):
 # %% [markdown]
 # Two faults hide in one of the two worlds: *q before top-p* needs zeros to be visible, and *one uniform number* happens to
 # do no harm in the second. One world is not enough. And one row is 0.000 twice, although it is a fault: the careless `<=`.
-# It is caught by injecting u = 0, as above.
+# It is caught by injecting u = 0.
 #
 # ## On the real pair
 #
@@ -607,6 +616,9 @@ for seed in (1, 2, 3):
 #
 # ## A test on samples, and what it can see
 #
+# (On a first reading you may go on at "Drafts that were not drawn". Take with you: before you trust "no alarm", ask what the
+# test could have seen.)
+#
 # Enumeration proves the rule. It does not prove the loop around it: a cache with a hole, a p from the row before. So the
 # package also samples whole generations and compares frequencies with exact probabilities. The model is
 # `ms.toy(vocab_size=5)`, small enough that the law of three tokens is a table of 125 numbers. Tokens 2, 3 and 4 are tested;
@@ -679,7 +691,8 @@ show(
 # figure takes all 125 cells; pooling the small ones changes it a little.)
 #
 # Now a wrong rule. Can we say beforehand whether it will be caught? By how much is *one number* off, on this very pair?
-# `text_law` knows: it needs only p and q after every text, and one pass over all texts of five tokens gives them.
+# `text_law` knows: it needs only p and q after every text of up to five tokens (the three that are tested, and a round of two drafts
+# that may reach past them). One pass over all 3,125 texts of five tokens gives them all.
 
 
 # %%
@@ -695,10 +708,10 @@ pair = SimpleNamespace(p=laws_after(toy.model), q=laws_after(small.model))
 first = {(x,): float(share) for x, share in enumerate(pair.p(()))}  # token 1: from prefill
 off = {}
 for name, rule in {"fresh numbers": accepted, "one number": one_number}.items():
-    table = torch.zeros(125, dtype=torch.float64)
+    frequencies = torch.zeros(125, dtype=torch.float64)
     for (_, second, third, fourth), mass in text_law(pair, 4, first, rule).items():
-        table[25 * second + 5 * third + fourth] += mass
-    off[name] = float((table - expected).abs().sum()) / 2
+        frequencies[25 * second + 5 * third + fourth] += mass
+    off[name] = float((frequencies - expected).abs().sum()) / 2
     print(f"{name:14} off by {off[name]:.3f}; chance of an alarm with 10,000 samples: {power(samples, off[name]):.3f}")
 
 # %%
@@ -764,7 +777,7 @@ by_test = exact.round_law(exact.drawn, world, certain_chain)
 print("verify.fixed and verify.drawn agree to 1e-12:", exact.distance(by_draw, by_test) < 1e-12)
 
 # %% [markdown]
-# Compare this with *argmax, with its q* in the table of wrong rules. The guess is the same; what was wrong there is the
+# Compare this with *argmax scored with softmax* in the table of wrong rules. The guess is the same; what was wrong there is the
 # claim about it. And compare the acceptance: a certain guess is kept with probability p(x), a drawn one with Σ min(p, q).
 # Neither is always the larger. At the position about the sea:
 
@@ -831,7 +844,7 @@ for name, logits in texts.items():
 # So a single number, "the acceptance of this draft model", does not exist. It is an average over positions at which almost
 # everything is kept and positions at which almost nothing is; what kind of text you write decides how many there are of
 # each. Whoever quotes an acceptance should say on which text, and at which temperature. What a given acceptance gains in
-# passes is the same formula as for greedy decoding (Leviathan et al. 2023, equation 1).
+# passes is the sum of notebook 02, with a rate for each position.
 #
 # (The texts stay the same here while the temperature changes, so that only p and q move. Text that is *written* at a high
 # temperature is also less predictable. And this draft model is weak: at temperature 1 it has 0.57 of its guesses kept on
@@ -886,9 +899,9 @@ for name, logits in texts.items():
 # ## Change it
 #
 # - Give `right` a mistake of your own and look at its law. For example: use `u_accept` again for the second draw, to save a
-#   random number. Can you find a mistake that `law` cannot tell from the right rule?
+#   random number. Can you find a mistake that `law` cannot tell from the right rule? (There is one above, in the section on p = 0.)
 # - In `speculate_sampled`, use `one_number` in place of `accepted`, and read the text. Do you notice?
 # - Let the draft model sample at another temperature than the target (change `sampling` in `draft_tokens` only). The law
-#   stays; how does the number of passes change?
+#   stays; how does the number of passes change? (Take the mean over eight seeds: one seed misleads.)
 #
-# **Next:** 04 · n-gram lookup. The cheapest draft of all: no model, no dice, only the text so far.
+# **Next:** [04, n-gram lookup](04_ngram_lookup.ipynb). The cheapest draft of all: no model, no dice, only the text so far.

@@ -4,11 +4,11 @@
 # Ask a model to correct or condense a text, and most of its answer already stands in your question. Then the best drafter is no model at all:
 # find where the last few words stood before, and guess that the same words follow.
 #
-# **You will be able to** write prompt lookup in ten lines; name the four traps in it; predict from the overlap of answer and prompt
+# **You will be able to** write prompt lookup in ten lines; name three traps in it and a choice; predict from the overlap of answer and prompt
 # how much it gains; try out any setting on a known text without running the model.
 #
 # **You should know** the loop *draft, verify, accept* (notebook 02). **Time:** 20 minutes, of which two are computing. **Needs:** a
-# CPU.
+# CPU. With a GPU, change one line in the next cell.
 
 # %%
 import torch
@@ -19,7 +19,8 @@ from minispec.audit import read_requests
 from minispec.notebook import here, show
 
 torch.set_num_threads(min(2, torch.get_num_threads()))  # two threads at most: the same numbers everywhere
-target = ms.load("smollm2-135m", device="cpu", dtype="float32")
+device = "cpu"  # "cuda" if you have a GPU
+target = ms.load("smollm2-135m", device=device, dtype="float32")
 requests = {request["id"]: request for request in read_requests()}  # the 48 requests that come with the package
 print(requests["summarise-1"]["messages"][0]["content"])
 
@@ -52,24 +53,24 @@ def look_up(text, most, sizes=(4, 3, 2)):
 
 words = ["the", "red", "fox", "saw", "the", "blue", "fox", "and", "the", "red"]
 print("after 'the red':", look_up(words, 3))
-print("after 'the':    ", look_up(words[:-1], 3))
+print("after 'and the':", look_up(words[:-1], 3))
 print("with n = 1 too: ", look_up(words[:-1], 3, sizes=(2, 1)))
 
 # %% [markdown]
-# Saxena 2023 published this as *prompt lookup decoding*. Four details decide whether it works:
+# Saxena 2023 published this as *prompt lookup decoding*. Three details decide whether it works, and one is a choice:
 #
 # 1. **The ending must not find itself.** The last *n* tokens stand at the end of the text, trivially; the search has to start before
 #    them, or every lookup succeeds with nothing behind it.
 # 2. **No match costs nothing.** Then there is no draft, and the round is a plain pass over one token. A made-up guess in its place
 #    would cost a wider pass.
 # 3. **A short continuation is used.** If only two tokens follow the match, two are drafted.
-# 4. **Which match?** The latest place is often the better one, since texts go through topics. It is a parameter (`match`).
+# 4. **Which match?** That is a choice. `ms.NGram` takes the latest (`match="latest"`), vLLM the earliest.
 
 # %%
-assert look_up(["a", "b"], 4) == []  # 1: no earlier place
-assert look_up(["a", "b", "c"], 4) == []  # 2
-assert look_up(["a", "b", "c", "a", "b"], 4) == ["c", "a", "b"]  # 3: three tokens follow, not four
-print("the traps, checked: nothing to find, nothing drafted; a short continuation is used")
+assert look_up([*"abcab"], 4) == [*"cab"]  # 1 and 3: not the ending itself, and three tokens are enough
+assert look_up([*"abc"], 4) == []  # 2: no match, no draft
+assert look_up([*"abcabdab"], 1) == ["d"]  # 4: the latest
+print("checked:", look_up([*"abcab"], 4), look_up([*"abc"], 4), look_up([*"abcabdab"], 1))
 
 # %% [markdown]
 # ## The same loop as before
@@ -81,11 +82,11 @@ print("the traps, checked: nothing to find, nothing drafted; a short continuatio
 @torch.inference_mode()
 def speculate(prompt, most, count=8):
     text, cache = prompt.tolist(), target.model.new_cache(1, len(prompt) + most + count + 1)
-    text.append(target.model(prompt[None], cache)[0, -1].argmax().item())
+    text.append(target.model(prompt[None].to(device), cache)[0, -1].argmax().item())
     accepted_counts = []
     while len(text) < len(prompt) + most:
         guesses = look_up(text, count)
-        answers = target.model(torch.tensor([[text[-1], *guesses]]), cache)[0].argmax(-1).tolist()
+        answers = target.model(torch.tensor([[text[-1], *guesses]], device=device), cache)[0].argmax(-1).tolist()
         accepted = 0
         while accepted < len(guesses) and guesses[accepted] == answers[accepted]:
             accepted += 1
@@ -96,7 +97,7 @@ def speculate(prompt, most, count=8):
 
 
 mine, accepted = speculate(prompt, most=70)
-assert mine[:70] == plain.tokens.tolist()
+assert mine[: len(plain.tokens)] == plain.tokens.tolist()
 print(f"{len(mine)} tokens, the same ones, in {len(accepted) + 1} passes of the target instead of {len(mine)}")
 
 # %% [markdown]
@@ -114,16 +115,18 @@ show(
     "some hold the target's own token only.",
     numbers="accepted of drafted, by round: " + ", ".join(f"{len(r.accepted)}/{len(r.drafted)}" for r in rounds[:12]),
 )
-print(f"{lookup.trace.tokens_per_pass:.2f} tokens a pass")
+print(f"{lookup.trace.tokens_per_pass:.2f} tokens a round (prefill is not counted as a round)")
 
 # %% [markdown]
-# See where a row of copied tokens ends: the answer departs from the question, the copy is wrong, and the target corrects it. Two tokens
-# after they agree again there is a match, and the copy goes on. Rounds without a match draft nothing: one frame, no struck-out tokens.
+# Rounds 1 and 2 end only because a draft holds eight tokens. Round 3 ends because the answer departs from the question: the copy is wrong,
+# and the target corrects it. Two tokens after they agree again there is a match, and the copy goes on. Rounds without a match draft nothing:
+# one frame, no struck-out tokens. And some rounds match by accident: eight guesses, none right, a pass over nine tokens for one token.
 #
 # ## Overlap predicts the gain
 #
 # How much of an answer can be copied depends on the request. Take two requests of each of the eight kinds, and set side by side how
-# many tokens a pass lookup emits, and the **overlap**: the share of the answer's 3-grams that stand in the prompt.
+# many tokens a round lookup emits, and the **overlap**: the share of the answer's 3-grams that stood in the text before, in the prompt or in
+# the answer so far. (Requests -2 and -3 of each kind; -1 of one kind was used above.)
 
 # %%
 kinds = list(dict.fromkeys(request["kind"] for request in requests.values()))
@@ -140,8 +143,11 @@ def ngrams(tokens, n=3):
 
 
 def overlap(prompt, answer):
-    known = set(ngrams(prompt))
-    return sum(gram in known for gram in ngrams(answer)) / max(1, len(ngrams(answer)))
+    known, seen_before = set(ngrams(prompt)), 0
+    for gram in ngrams(answer):
+        seen_before += gram in known
+        known.add(gram)
+    return seen_before / max(1, len(ngrams(answer)))
 
 
 points = {kind: [] for kind in kinds}
@@ -154,12 +160,12 @@ show(
     plots.dots(
         points,
         "Overlap predicts what lookup gains",
-        "3-grams of the answer that stand in the prompt",
-        "tokens a pass",
+        "share of the answer's 3-grams that stood in the text before",
+        "tokens a round",
         level=1,
     ),
-    alt="A dot for each of sixteen requests: the more of the answer's 3-grams stand in the prompt, the more tokens a pass.",
-    numbers="(overlap, tokens a pass): " + numbers,
+    alt="A dot for each of sixteen requests: the more of the answer's 3-grams stood in the text before, the more tokens a round.",
+    numbers="(overlap, tokens a round): " + numbers,
 )
 
 # %%
@@ -167,27 +173,28 @@ from scipy.stats import spearmanr
 
 pairs = [pair for ps in points.values() for pair in ps]
 rank = spearmanr(*zip(*pairs)).statistic
-print(f"rank correlation of overlap and tokens a pass, over {len(pairs)} requests: {rank:.2f}")
+print(f"rank correlation of overlap and tokens a round, over {len(pairs)} requests: {rank:.2f}")
 
 # %% [markdown]
-# Where the answer has little to do with the words of the prompt, a pass emits hardly more than one token; where it repeats them, more.
-# Overlap is not all, though. An answer can also repeat *itself* (variable names, list items, a refrain), and lookup searches the answer
-# so far as well. Before you celebrate the highest dot, read its text:
+# (Rank correlation is 1 if both put the requests in the same order, and 0 if the one says nothing about the other.)
+#
+# Where an answer says new things, a round emits hardly more than one token; where it repeats the question or itself (names, list items, a
+# refrain), more. Before you celebrate the highest dot, read its text:
 
 # %%
 best = max(range(len(runs)), key=lambda i: runs[i].trace.tokens_per_pass)
-print(f"{chosen[best]['id']}, {runs[best].trace.tokens_per_pass:.2f} tokens a pass:")
+print(f"{chosen[best]['id']}, {runs[best].trace.tokens_per_pass:.2f} tokens a round:")
 print(runs[best].text)
 
 # %% [markdown]
-# The model has fallen into a loop, and nothing is easier to guess than a loop. Tokens a pass measure how *predictable* a text is, not how
+# The model has fallen into a loop, and nothing is easier to guess than a loop. Tokens a round measure how *predictable* a text is, not how
 # good it is. When a benchmark shows a very large gain for lookup, read the texts.
 #
 # ## Try settings without the model
 #
 # At temperature 0 the text does not depend on what was drafted. So once a text is known, any drafter can be **replayed** against it,
-# without a single pass of the target: walk along the text, draft, count how far the draft agrees. That takes milliseconds, and answers
-# questions for which you would otherwise wait an hour.
+# without a single pass of the target: walk along the text, draft, count how far the draft agrees. That takes milliseconds instead of
+# minutes.
 
 
 # %%
@@ -228,7 +235,7 @@ for shortest in (1, 2, 3):
 #
 # ## When it loses
 #
-# Lookup itself is free, but checking is not: a pass over *n + 1* tokens costs more than a pass over one, on this machine as much as the
+# Lookup itself is nearly free, but checking is not: a pass over *n + 1* tokens costs more than a pass over one, on this machine as much as the
 # cost curve says (notebook 01). A round that drafts eight tokens and accepts none has paid for a wide pass and got one token.
 
 # %%
@@ -259,6 +266,7 @@ show(
         kinds,
         "What lookup gains at best on this machine, by the longest draft allowed",
         "times as fast",
+        level=1,
     ),
     alt="Four bars for each kind of request, one for each longest draft: the gain at best on the machine that ran this.",
     numbers="drafts of at most 8 tokens: " + ", ".join(f"{kind} {here(f'{gains[kind][2]:.2f}')}" for kind in kinds),
@@ -267,17 +275,16 @@ losers = [kind for kind in kinds if gains[kind][2] < 1]
 print("kinds that lose with 8 tokens here:", here(", ".join(losers) or "none"))
 
 # %% [markdown]
-# A bar below 1 is a loss. If your machine shows any, they are at kinds with little to copy and with long drafts: the guesses were wrong, and
-# the wide passes were paid for all the same. Where the curve is flat, nothing is lost by trying.
+# A bar below the line at 1 is a loss. If your machine shows any, they are at kinds where most matches are accidents: the drafts are long, few
+# of their tokens are accepted, and the wide passes are paid for all the same. Where the curve is flat, nothing is lost by trying.
 #
-# This is also why lookup and a draft model are not rivals but complements: one knows *what stood before*, the other knows *how
-# language goes on*. Choosing between such drafters at every step would gain more than either ("Speculative Decoding: Performance or
-# Illusion?", 2026).
+# Lookup knows *what stood before*; a draft model knows *how language goes on*. To choose between such drafters at every step could gain more
+# than either: "Speculative Decoding: Performance or Illusion?" (2026) computes how much for n-grams and EAGLE.
 #
 # ## With a temperature
 #
 # Lookup needs nothing new. Its guess was fixed before the target's random number is drawn, so the rule is: draw from p as always, and
-# see whether the guess hit it (notebook 03). Higher temperatures copy less faithfully, so fewer guesses hit.
+# see whether the guess hit it (notebook 03). Here is our first request, four times (at temperature 0 these are four copies of one text):
 
 # %%
 for temperature in (0.0, 0.5, 1.0):
@@ -285,14 +292,17 @@ for temperature in (0.0, 0.5, 1.0):
     batch = ms.generate_batch(target, [prompt] * 4, drafter=ms.NGram(), max_new_tokens=40, sampling=sampling, seed=1)
     rounds = [len(generation.trace.rounds) for generation in batch]
     tokens = [len(generation.tokens) - 1 for generation in batch]
-    print(f"temperature {temperature}, four seeds: {sum(tokens) / sum(rounds):.1f} tokens a pass")
+    print(f"temperature {temperature}: {sum(tokens) / sum(rounds):.1f} tokens a round")
 
 # %% [markdown]
+# On this request a higher temperature copies less faithfully, so fewer guesses hit.
+#
 # ## Summary
 #
 # - Lookup drafts what followed the last few tokens before, the longest match first. It has no weights and no cache.
 # - Its traps: finding its own ending, paying for no match, dropping short continuations.
-# - What it gains is the overlap of the answer with what stands before it; you can know it in advance from the task.
+# - What it gains follows the overlap of the answer with what stood before. From the task you can guess it in advance; two requests of one
+#   kind can still lie far apart.
 # - At temperature 0 any drafter can be replayed against a known text: the cheapest experiment in this course.
 #
 # ## Questions
@@ -306,12 +316,13 @@ for temperature in (0.0, 0.5, 1.0):
 #
 # </details>
 #
-# **2.** Two requests have the same tokens a pass, 1.5. In one, every second round drafts one token that is accepted, and the others draft
+# **2.** Two requests have the same tokens a round, 1.5. In one, every second round drafts one token that is accepted, and the others draft
 # nothing; in the other, every round drafts eight tokens. Which is faster?
 #
 # <details><summary>Answer</summary>
 #
-# The first. Its passes are over one or two tokens, the other's over nine. The tokens are the same; the cost curve decides.
+# The first. Its passes are over one or two tokens, the other's over nine. The tokens are the same; the cost curve decides. (Where it is flat,
+# they tie.)
 #
 # </details>
 #
@@ -320,17 +331,18 @@ for temperature in (0.0, 0.5, 1.0):
 # <details><summary>Answer</summary>
 #
 # q is the distribution that a drafted token was drawn from. A looked-up token was not drawn: given the text, it is certain. With q
-# one-hot, the rule of notebook 03 becomes "accept with probability p(x), else draw from p without x", and that is the same as drawing
-# from p and seeing whether it was x.
+# one-hot, the rule of notebook 03 becomes "accept with probability p(x), else draw from p without x, scaled up to sum to 1", and that is
+# the same as drawing from p and seeing whether it was x.
 #
 # </details>
 #
 # ## Change it
 #
-# - Give `look_up` the *earliest* match first and replay. Which kinds of request change?
-# - Write a request of your own with high overlap ("Repeat this list in reverse order: ...") and predict its tokens a pass before
-#   you run it.
-# - Draft from a different text: a document that the answer is likely to quote. One line in `look_up` suffices.
+# - Give `look_up` the *earliest* match first and replay. Does it matter?
+# - Write a request of your own with high overlap ("Repeat this list three times: apple, pear, plum, ...") and one with little; predict their
+#   tokens a round. Then: `p = target.encode("your request")`, `run = ms.generate(target, p, drafter=ms.NGram(), max_new_tokens=48)`, and look at
+#   `run.text`, `overlap(p.tolist(), run.tokens.tolist())` and `run.trace.tokens_per_pass`.
+# - Draft from a different text: a document (a list of token ids) that the answer is likely to quote. One line in `look_up` suffices.
 #
 # **The way on.** Lookup knows only the past, a draft model only how language goes on from its own small view. The second half of the
 # course looks inside the target: its last hidden state already knows more than one token (Medusa), and can be continued (EAGLE).
