@@ -191,22 +191,24 @@ def test_widget_follows_the_keyboard(opened):
     PLAY[opened.name](opened.page, opened.live)
 
 
+def shot(element, **where):
+    element.scroll_into_view_if_needed()  # first: a cell that comes into sight may move those below it
+    return Image.open(io.BytesIO(element.screenshot(**where))).convert("RGB")
+
+
 @pytest.mark.parametrize("theme", ["Light", "Dark"])
 def test_figures_stay_white(opened, theme, tmp_path):
-    """Every picture in the theme, the first one and the widget also into a file."""
+    """Every picture in the theme; the first one and the widget also go into a file."""
     folder, page = Path(os.environ.get("MINISPEC_SCREENSHOTS") or tmp_path), opened.page
     folder.mkdir(parents=True, exist_ok=True)
     menu(page, "Settings", "Theme", f"JupyterLab {theme}")
     expect(page.locator("body")).to_have_attribute("data-jp-theme-name", f"JupyterLab {theme}")
     first = page.locator(".jp-OutputArea:has(.jp-RenderedImage)").first
     for what, element in {"figure": first, "widget": opened.live}.items():
-        element.screenshot(path=folder / f"{opened.name[:2]}-{what}-{theme.lower()}.png")
-    pictures = [
-        picture for picture in page.locator(".jp-RenderedImage img, .widget-image").all() if picture.evaluate(LOADED)
-    ]
-    assert pictures
-    for picture in pictures:
-        seen = Image.open(io.BytesIO(picture.screenshot())).convert("RGB")
+        shot(element, path=folder / f"{opened.name[:2]}-{what}-{theme.lower()}.png")
+    pictures = page.locator(".jp-RenderedImage img, .widget-image")
+    for picture in filter(lambda picture: picture.evaluate(LOADED), pictures.all()):
+        seen = shot(picture)
         corners = [seen.getpixel((x, y)) for x in (2, seen.width - 3) for y in (2, seen.height - 3)]
         assert corners == [(255, 255, 255)] * 4
 
