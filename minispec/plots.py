@@ -47,6 +47,8 @@ def lines(
         ticks = sorted({at for points in series.values() for at in points})
         axes.set_xticks(ticks, [f"{at:g}" for at in ticks])
         axes.minorticks_off()
+    elif all(at == int(at) for points in series.values() for at in points):
+        axes.xaxis.get_major_locator().set_params(integer=True)
     top = max((v for points in series.values() for v in points.values()), default=1)
     axes.set_ylim(0, 1.15 * max(top, level or 0))
     axes.legend(fontsize=SMALL, frameon=False)

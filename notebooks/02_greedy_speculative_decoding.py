@@ -321,7 +321,7 @@ print(f"counted with drafts of two tokens: {counted:.2f}")
 # %%
 from minispec.bench import cost_curve
 
-curve = cost_curve(target, sizes=range(1, 14), repeats=5)
+curve = cost_curve(target, sizes=range(1, 14), repeats=9)
 guess_s = cost_curve(draft, sizes=[1], repeats=15)[1]
 print("target, ms by tokens in the pass:", ", ".join(f"{n}: {here(f'{1e3 * s:.0f}')}" for n, s in curve.items()))
 print(f"draft model, one guess: {here(f'{1e3 * guess_s:.1f} ms')}, {here(f'{guess_s / curve[1]:.2f}')} of a target pass")

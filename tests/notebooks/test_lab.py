@@ -138,7 +138,7 @@ PLAY = {"00_start_here.ipynb": play_with_race, "03_rejection_sampling.ipynb": pl
 @pytest.fixture(scope="module", params=PLAY, ids=[name[:2] for name in PLAY])
 def opened(request, browser, lab):
     """A notebook that was opened and run; it collects what the browser complains about and what it asks of others."""
-    (origin, token), page = lab, browser.new_page(viewport={"width": 1400, "height": 1000})
+    (origin, token), page = lab, browser.new_page(viewport={"width": 1280, "height": 800})
     committed = nbformat.read(NOTEBOOKS / request.param, as_version=4)
     book = SimpleNamespace(name=request.param, page=page, committed=committed, complaints=[], asked=[])
     page.on("console", lambda message: book.complaints.append(message.text) if message.type == "error" else None)
