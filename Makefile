@@ -36,7 +36,7 @@ course: setup $(VENV)/course.done $(VENV)/test.done
 lab: setup $(VENV)/course.done
 	$(BIN)/jupyter lab notebooks/00_start_here.ipynb
 
-lint: $(VENV)/test.done
+lint: $(VENV)/course.done $(VENV)/test.done
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
