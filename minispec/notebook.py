@@ -10,10 +10,14 @@ leave it out. All else in an output is the same everywhere.
 from __future__ import annotations
 
 import io
+import warnings
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+# Without ipywidgets, tqdm warns that it cannot draw its bar in a notebook. Notebooks here show no bar.
+warnings.filterwarnings("ignore", message="IProgress not found")
 
 
 def here(reading: object) -> str:

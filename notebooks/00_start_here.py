@@ -41,9 +41,9 @@
 import os
 import platform
 import sys
+from importlib.metadata import version
 
 import torch
-import transformers
 
 import minispec as ms
 from minispec import hub, plots
@@ -52,7 +52,7 @@ from minispec.notebook import here, show
 torch.set_num_threads(min(2, torch.get_num_threads()))  # two threads at most: the same numbers everywhere
 fine = sys.version_info[:2] >= (3, 10)
 print("Python", here(platform.python_version()), "(fine)" if fine else "(too old: the package needs 3.10 or newer)")
-print("torch", here(torch.__version__), "and transformers", here(transformers.__version__))
+print("torch", here(torch.__version__), "and transformers", here(version("transformers")))
 
 # %% [markdown]
 # The next cell fetches the model if it is not there yet, and opens it. Its weights have a checksum: every number in this course was
