@@ -34,7 +34,7 @@ course: setup $(VENV)/course.done $(VENV)/test.done
 	$(BIN)/python tools/build_course.py --run
 
 lab: setup $(VENV)/course.done
-	$(BIN)/jupyter lab notebooks/00_start_here.ipynb
+	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
 
 lint: $(VENV)/course.done $(VENV)/test.done
 	$(BIN)/ruff check .

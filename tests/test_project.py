@@ -67,6 +67,9 @@ def test_the_readme_names_the_commands_that_ci_runs():
     readme, makefile = (ROOT / "README.md").read_text(), (ROOT / "Makefile").read_text()
     for target in ("demo", "test", "lab", "test-notebooks", "test-notebooks-bare", "course"):
         assert f"make {target}" in readme and re.search(rf"^{target}:", makefile, re.MULTILINE)
+    assert "default_url=/lab/tree/notebooks/00_start_here.ipynb" in makefile and list(
+        ROOT.glob("notebooks/00_start_here.ipynb")
+    )
     ci = (ROOT / ".ci" / "run").read_text().splitlines()
     assert "make test" in ci and "make test-notebooks" in ci
 
