@@ -227,8 +227,8 @@ def race_live(lm: Any, drafters: Mapping[str, Any], prompt: str = "Why is the sk
     picks = [
         w.Dropdown(options=[*drafters], value=[*drafters][min(i, len(drafters) - 1)], description="method") for i in (0, 1)
     ]
-    fields = [w.HTML(layout=w.Layout(width="460px", margin="0 20px 0 0")) for _ in picks]
-    words, image = w.HTML(), w.Image(format="png", layout=w.Layout(align_self="flex-start"))
+    fields = [w.HTML(layout=w.Layout(margin="0 20px 0 0")) for _ in picks]
+    words, image = w.HTML(), w.Image(format="png", layout=w.Layout(align_self="flex-start", display="none"))
 
     def start(_: Any) -> None:
         run.disabled, chosen = True, [pick.value for pick in picks]
@@ -238,11 +238,12 @@ def race_live(lm: Any, drafters: Mapping[str, Any], prompt: str = "Why is the sk
                 for field, label in zip(fields, chosen, strict=True):
                     written = text.decode(lm.tokenizer, [x for _, new in events.get(label, ()) for x in new])
                     field.value = f"<p style='white-space: pre-wrap; line-height: 1.4'>{escape(written)}</p>"
-            image.value = notebook.png(figure)
+            image.value, image.layout.display = notebook.png(figure), None
         except ValueError as error:
             words.value = escape(str(error))
         finally:
             run.disabled = False
 
     run.on_click(start)
-    return w.VBox([w.HBox([ask, run]), words, w.HBox([w.VBox(side) for side in zip(picks, fields, strict=True)]), image])
+    sides = [w.VBox(side, layout=w.Layout(width="50%")) for side in zip(picks, fields, strict=True)]
+    return w.VBox([w.HBox([ask, run]), words, w.HBox(sides), image])
