@@ -46,8 +46,8 @@ from importlib.metadata import version
 import torch
 
 import minispec as ms
-from minispec import hub, plots
-from minispec.notebook import here, show
+from minispec import hub, widgets
+from minispec.notebook import here
 
 torch.set_num_threads(min(2, torch.get_num_threads()))  # two threads at most: the same numbers everywhere
 fine = sys.version_info[:2] >= (3, 10)
@@ -109,10 +109,10 @@ print(runs["autoregressive"].text)
 first = runs["autoregressive"].tokens
 for name, run in runs.items():
     assert run.tokens.equal(first)
-    passes = len(run.trace.rounds) + 1  # one more: the pass that read the prompt
+    count = len(run.trace.rounds) + 1  # one more: the pass that read the prompt
     seconds = run.trace.ttft_s + sum(round.seconds for round in run.trace.rounds)
     print(
-        f"{name:<15} {len(run.tokens)} tokens, the same text, in {passes:>2} passes; {here(f'{len(first) / seconds:.0f} tokens a second')}"
+        f"{name:<15} {len(run.tokens)} tokens, the same text, in {count:>2} passes; {here(f'{len(first) / seconds:.0f} tokens a second')}"
     )
 assert len(runs["n-gram lookup"].trace.rounds) < len(runs["autoregressive"].trace.rounds)
 
@@ -128,21 +128,16 @@ assert len(runs["n-gram lookup"].trace.rounds) < len(runs["autoregressive"].trac
 
 
 # %%
-def times(trace):
-    """The second at which each token was there."""
-    seconds, clock = [trace.ttft_s], trace.ttft_s
-    for round in trace.rounds:
+def passes(run):
+    """What each pass emitted, and the second at which it was there."""
+    clock, emitted = run.trace.ttft_s, [(run.trace.ttft_s, run.tokens[:1].tolist())]
+    for round in run.trace.rounds:
         clock += round.seconds
-        seconds += [clock] * len(round.emitted)
-    return seconds
+        emitted.append((clock, round.emitted))
+    return emitted
 
 
-finish = {name: times(run.trace) for name, run in runs.items()}
-show(
-    plots.race(finish),
-    alt="Tokens written against seconds, a staircase for each method; the steps of the speculating methods are taller.",
-    numbers="last token after: " + ", ".join(f"{name} {here(f'{ts[-1]:.1f} s')}" for name, ts in finish.items()),
-)
+widgets.race_panel({name: passes(run) for name, run in runs.items()})
 
 # %% [markdown]
 # Look at the steps. Plain decoding climbs one token at a time. Lookup climbs several at once where it copies, after passes that take
@@ -154,14 +149,13 @@ show(
 # question ("Repeat the following text exactly." and two sentences), then a free one ("Why is the sky blue?").
 
 # %% tags=["live"]
-from minispec import widgets
-
 widgets.race_live(lm, drafters)
 
 # %% [markdown]
 # ## How the notebooks work
 #
-# - Run each one from top to bottom. Every figure was drawn by the cell above it; change the cell and draw it again.
+# - Open the `.ipynb` files (the `.py` beside each is its source) and run them from top to bottom. A live cell that you find again later has
+#   to be run again. Every figure was drawn by the cell above it; change the cell and draw it again.
 # - Each ends with a summary and three questions with folded answers; from 01 on, also with things to change in the code.
 # - Claims about *counted* work (passes, tokens) are checked by `assert` in the cells. Claims about *time* are only printed: they are true
 #   of one machine.

@@ -108,6 +108,7 @@ def menu(page, name, *path):
 def play_with_race(page, live):
     """A prompt of one's own, and the button pressed by keyboard."""
     expect(live.get_by_role("combobox")).to_have_count(2)
+    expect(live.locator("img")).to_be_hidden()  # nothing has run yet
     image, fields = live.locator("img"), live.locator(".widget-html-content")
     live.get_by_role("textbox").fill("Count to three.")
     live.get_by_role("button", name="Run").focus()
@@ -116,7 +117,10 @@ def play_with_race(page, live):
         expect(field).not_to_be_empty(timeout=120_000)
     assert fields.count() == 3
     expect(live.get_by_role("button", name="Run")).to_be_enabled(timeout=120_000)
+    expect(image).to_be_visible()
     expect(image).not_to_have_js_property("naturalHeight", 0)
+    left, right = (field.bounding_box() for field in fields.all()[1:])
+    assert left["x"] + left["width"] <= right["x"]  # the two texts stand side by side
     expect(fields.first).to_contain_text(re.compile(r"\d+ tokens, \d+ passes"))
 
 
