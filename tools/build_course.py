@@ -1,6 +1,6 @@
 """Build the course: each notebooks/NN_title.py (jupytext percent) becomes the notebook beside it.
 
-    python tools/build_course.py                    # write the notebooks; outputs stay where no code has changed
+    python tools/build_course.py                    # write the notebooks whose prose has changed; outputs stay
     python tools/build_course.py --run [NAME..]     # write and run, all or the named ones
     python tools/build_course.py --check            # fail if a notebook is not what its source says
     python tools/build_course.py --repository URL   # put the repository's address into every link and install cell
@@ -70,9 +70,9 @@ def build(source: Path) -> NotebookNode:
 
 
 def keep_outputs(new: NotebookNode, old: NotebookNode) -> bool:
-    """Take the outputs of `old` over if all code is the same; else say so by returning False."""
+    """Take the outputs of `old` over if all code is the same but for the install cell, which has none; else False."""
     code = [[cell for cell in notebook.cells if cell.cell_type == "code"] for notebook in (new, old)]
-    if [cell.source for cell in code[0]] != [cell.source for cell in code[1]]:
+    if [cell.source for cell in code[0][1:]] != [cell.source for cell in code[1][1:]]:
         return False
     for mine, theirs in zip(*code, strict=True):
         mine.outputs, mine.execution_count = theirs.outputs, theirs.execution_count
@@ -165,9 +165,10 @@ def main() -> None:
             run(notebook)
         elif file.exists() and not keep_outputs(notebook, nbformat.read(file, as_version=4)):
             stale.append(source.stem)
+            continue
         write(notebook, file)
     if stale:
-        sys.exit(f"the code of {', '.join(stale)} has changed: its outputs are gone; --run makes new ones")
+        sys.exit(f"the code of {', '.join(stale)} has changed, so the notebook was left as it is; --run builds it anew")
 
 
 if __name__ == "__main__":

@@ -77,7 +77,6 @@ def test_form(file):
     assert counts == list(range(1, len(counts) + 1)), "run it top to bottom"
     for cell in code_cells(file):
         assert not cell.source.rstrip().endswith(";")
-        assert "progress" not in cell.metadata
     assert not re.search(r"(?<![\w.⟦/])/(root|work|home|Users|tmp)/", text), "an absolute path"
 
 
@@ -162,6 +161,23 @@ def test_the_comparison_sees_an_altered_number_and_no_altered_reading(file, insi
     passed, failed = nbval(notebook, tmp_path / file.name)
     assert failed == (0 if inside else changed)
     assert passed + failed == len(code_cells(file))
+
+
+def test_outputs_stay_when_prose_or_the_address_changes_and_nothing_is_lost_when_code_does(tmp_path, monkeypatch, capsys):
+    source, file = tmp_path / FILES[0].with_suffix(".py").name, tmp_path / FILES[0].name
+    monkeypatch.setattr(build_course, "NOTEBOOKS", tmp_path)
+    monkeypatch.setattr(build_course, "address", lambda: "https://github.com/someone/else")
+    monkeypatch.setattr(sys, "argv", ["build_course.py"])
+    file.write_bytes(FILES[0].read_bytes())
+    source.write_text(FILES[0].with_suffix(".py").read_text().replace("# # 00 ·", "# # 00 · Anew:"))
+    build_course.main()
+    assert "someone/else@v" in file.read_text() and "Anew" in file.read_text()
+    assert [cell.outputs for cell in code_cells(file)] == [cell.outputs for cell in code_cells(FILES[0])]
+    built = file.read_bytes()
+    source.write_text(source.read_text() + "\n# %%\nprint(1)\n")
+    with pytest.raises(SystemExit, match="00_start_here has changed"):
+        build_course.main()
+    assert file.read_bytes() == built
 
 
 def test_the_address_is_written_in_one_place(tmp_path, monkeypatch):
