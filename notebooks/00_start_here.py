@@ -49,9 +49,13 @@ import minispec as ms
 from minispec import hub, widgets
 from minispec.notebook import here
 
-torch.set_num_threads(min(2, torch.get_num_threads()))  # two threads at most: the same numbers everywhere
+torch.set_num_threads(min(2, torch.get_num_threads()))  # two at most: the same numbers everywhere
 fine = sys.version_info[:2] >= (3, 10)
-print("Python", here(platform.python_version()), "(fine)" if fine else "(too old: the package needs 3.10 or newer)")
+print(
+    "Python",
+    here(platform.python_version()),
+    "(fine)" if fine else "(too old: the package needs 3.10 or newer)",
+)
 print("torch", here(torch.__version__), "and transformers", here(version("transformers")))
 
 # %% [markdown]
@@ -61,19 +65,28 @@ print("torch", here(torch.__version__), "and transformers", here(version("transf
 # %%
 lm = ms.load("smollm2-135m", device="cpu", dtype="float32")
 right = hub.sha256(lm.folder / "model.safetensors") == hub.WEIGHTS_SHA256
-print("weights: the right ones" if right else "weights: other ones; delete their folder and run this cell again")
-print(f"{sum(weight.numel() for weight in lm.model.parameters()):,} parameters, {len(lm.model.layers)} layers")
+print(
+    "weights: the right ones"
+    if right
+    else "weights: other ones; delete their folder and run this cell again"
+)
+print(
+    f"{sum(weight.numel() for weight in lm.model.parameters()):,} parameters, "
+    f"{len(lm.model.layers)} layers"
+)
 
 # %%
 device, dtype = hub.pick_device(), hub.pick_dtype(device=hub.pick_device())
 advice = {
-    "cuda": "a GPU is there; the notebooks run on the CPU unless you change device='cpu' to device='cuda'",
+    "cuda": "a GPU is there; the notebooks run on the CPU unless you change "
+    "device='cpu' to device='cuda'",
     "mps": "Apple's GPU is there; the notebooks run on the CPU unless you change device='cpu'",
     "cpu": "no GPU; everything here runs without one",
 }
 print(
     here(
-        f"{torch.get_num_threads()} of {os.cpu_count()} processors used, best device {device}, dtype that ms.load picks {dtype}"
+        f"{torch.get_num_threads()} of {os.cpu_count()} processors used, best device {device}, "
+        f"dtype that ms.load picks {dtype}"
     )
 )
 print(here(advice[device.type]))
@@ -90,15 +103,23 @@ print(here(advice[device.type]))
 # %%
 request = """Rewrite this note for a colleague. Keep the facts, and change "I" to "we":
 
-I moved the backup job to three in the morning, because the database was slow at midnight. I also made the job
+I moved the backup job to three in the morning, because the database was slow at midnight. \
+I also made the job
 write its log to a file of its own. If the job fails twice, I get a message."""
 
-drafters = {"autoregressive": None, "n-gram lookup": ms.NGram(), "draft model": ms.load_drafter("draft", lm)}
+drafters = {
+    "autoregressive": None,
+    "n-gram lookup": ms.NGram(),
+    "draft model": ms.load_drafter("draft", lm),
+}
 for drafter in drafters.values():
-    ms.generate(lm, request, drafter=drafter, max_new_tokens=4)  # the first passes of a process are slow
+    ms.generate(lm, request, drafter=drafter, max_new_tokens=4)  # a process's first passes are slow
 
 # %%
-runs = {name: ms.generate(lm, request, drafter=drafter, max_new_tokens=64) for name, drafter in drafters.items()}
+runs = {
+    name: ms.generate(lm, request, drafter=drafter, max_new_tokens=64)
+    for name, drafter in drafters.items()
+}
 print(runs["autoregressive"].text)
 
 # %% [markdown]
@@ -112,7 +133,8 @@ for name, run in runs.items():
     count = len(run.trace.rounds) + 1  # one more: the pass that read the prompt
     seconds = run.trace.ttft_s + sum(round.seconds for round in run.trace.rounds)
     print(
-        f"{name:<15} {len(run.tokens)} tokens, the same text, in {count:>2} passes; {here(f'{len(first) / seconds:.0f} tokens a second')}"
+        f"{name:<15} {len(run.tokens)} tokens, the same text, in {count:>2} passes; "
+        f"{here(f'{len(first) / seconds:.0f} tokens a second')}"
     )
 assert len(runs["n-gram lookup"].trace.rounds) < len(runs["autoregressive"].trace.rounds)
 

@@ -23,7 +23,7 @@ import minispec as ms
 from minispec import bench, plots
 from minispec.notebook import here, show
 
-torch.set_num_threads(min(2, torch.get_num_threads()))  # two threads at most: the same numbers everywhere
+torch.set_num_threads(min(2, torch.get_num_threads()))  # two at most: the same numbers everywhere
 
 # %% [markdown]
 # What stands between ⟦ and ⟧ in an output is a reading of the machine that ran the cell. Yours will differ. All else in an output
@@ -33,7 +33,10 @@ torch.set_num_threads(min(2, torch.get_num_threads()))  # two threads at most: t
 lm = ms.load("smollm2-135m", device="cpu", dtype="float32")
 model, tokenizer, device, config = lm.model, lm.tokenizer, lm.model.device, lm.model.config
 parameters = sum(weight.numel() for weight in model.parameters())
-print(f"{parameters:,} parameters in {config.num_hidden_layers} layers; a vocabulary of {config.vocab_size:,} tokens")
+print(
+    f"{parameters:,} parameters in {config.num_hidden_layers} layers; "
+    f"a vocabulary of {config.vocab_size:,} tokens"
+)
 print("computed on:", here(device))
 
 # %% [markdown]
@@ -90,12 +93,12 @@ for token, best in zip(ids.tolist(), logits[0].argmax(-1).tolist()):
 
 # %%
 def write_slowly(ids, count, choose):
-    """`count` new tokens, and how many tokens the model read for them: before each, all of the text."""
+    """`count` new tokens, and how many tokens the model read: before each, all of the text."""
     text, read = ids.tolist(), 0
     for _ in range(count):
-        logits = model(torch.tensor([text], device=device), model.new_cache(1, len(text)))  # [1, time, vocab]
+        logits = model(torch.tensor([text], device=device), model.new_cache(1, len(text)))
         read += len(text)
-        text.append(choose(logits[0, -1].cpu()))
+        text.append(choose(logits[0, -1].cpu()))  # of [1, time, vocab], the last row
     return text[len(ids) :], read
 
 
@@ -133,7 +136,7 @@ def keep_top_k(row, k):
 
 def keep_top_p(row, p):
     probabilities, order = row.softmax(-1).sort(descending=True)
-    likelier = probabilities.cumsum(-1) - probabilities  # the probability of all tokens that stand before this one
+    likelier = probabilities.cumsum(-1) - probabilities  # the probability of all before it
     return row.index_fill(0, order[likelier >= p], -math.inf)
 
 
@@ -149,9 +152,16 @@ def distribution(row, temperature=1.0, top_k=None, top_p=1.0):
 # `ms.Sampling` does the same to a row or to a whole batch of rows, and treats temperature 0 as greedy.
 
 # %%
-for settings in ({"temperature": 0.5}, {"temperature": 1.0, "top_k": 5}, {"temperature": 0.8, "top_k": 50, "top_p": 0.95}):
+for settings in (
+    {"temperature": 0.5},
+    {"temperature": 1.0, "top_k": 5},
+    {"temperature": 0.8, "top_k": 50, "top_p": 0.95},
+):
     mine, theirs = distribution(row, **settings), ms.Sampling(**settings)(row)
-    print(f"{settings}: {int((mine > 0).sum()):,} tokens left; equal: {torch.allclose(mine, theirs, atol=1e-6)}")
+    print(
+        f"{settings}: {int((mine > 0).sum()):,} tokens left; "
+        f"equal: {torch.allclose(mine, theirs, atol=1e-6)}"
+    )
 print("temperature 0 is greedy:", ms.Sampling(temperature=0)(row).argmax().item() == greedy(row))
 
 # %% [markdown]
@@ -167,10 +177,18 @@ knobs = {
 }
 series = {label: p[row.topk(8).indices].tolist() for label, p in knobs.items()}
 show(
-    plots.bars(series, names, "The eight likeliest tokens after “To make tea, first boil the”", "probability"),
-    alt="Bars over the eight likeliest next tokens. A temperature of 0.5 raises the first, 'water', far above the others and lowers all from the third on. "
-    "top_k 3 keeps three tokens, top_p 0.5 keeps six; both raise what they keep in equal proportion.",
-    numbers="\n".join(f"{label:>15}: " + ", ".join(f"{p:.2f}" for p in values) for label, values in series.items()),
+    plots.bars(
+        series,
+        names,
+        "The eight likeliest tokens after “To make tea, first boil the”",
+        "probability",
+    ),
+    alt="Bars over the eight likeliest next tokens. A temperature of 0.5 raises the first, "
+    "'water', far above the others and lowers all from the third on. top_k 3 keeps three tokens, "
+    "top_p 0.5 keeps six; both raise what they keep in equal proportion.",
+    numbers="\n".join(
+        f"{label:>15}: " + ", ".join(f"{p:.2f}" for p in values) for label, values in series.items()
+    ),
 )
 
 # %% [markdown]
@@ -206,7 +224,9 @@ for token in row.topk(3).indices.tolist():
 settings = {"temperature": 0.8, "top_p": 0.9}
 for seed in (1, 2):
     mine, _ = write_slowly(ids, 12, sampler(seed, **settings))
-    theirs = ms.generate(lm, ids, max_new_tokens=12, sampling=ms.Sampling(**settings), seed=seed).tokens.tolist()
+    theirs = ms.generate(
+        lm, ids, max_new_tokens=12, sampling=ms.Sampling(**settings), seed=seed
+    ).tokens.tolist()
     print(f"seed {seed}: {tokenizer.decode(mine)!r}; the same tokens: {mine == theirs}")
     assert mine == theirs
 
@@ -226,7 +246,7 @@ x = torch.randn(6, width, dtype=torch.float64, generator=generator)  # [time, wi
 
 
 def attend(x):
-    """Each token mixes the values of itself and of all tokens before it: [time, width] -> [time, width]."""
+    """Each token mixes its value and those of all before it: [time, width] -> [time, width]."""
     queries, keys, values = x @ to_query, x @ to_key, x @ to_value
     scores = queries @ keys.T / math.sqrt(width)  # [time, time]
     later = torch.ones(len(x), len(x), dtype=torch.bool).triu(1)  # no token sees those after it
@@ -270,7 +290,10 @@ for i in range(len(ids)):
     pieces.append(model(ids[None, i : i + 1], cache)[0])
     grown += cache.lengths
 print("tokens in the cache:", grown)
-print("largest difference of the logits below 1e-3:", ((torch.cat(pieces) - whole).abs().max() < 1e-3).item())
+print(
+    "largest difference of the logits below 1e-3:",
+    ((torch.cat(pieces) - whole).abs().max() < 1e-3).item(),
+)
 
 # %% [markdown]
 # In exact arithmetic the difference would be zero. Sums of another shape are added in another order, and float32 rounds: so the logits
@@ -338,8 +361,9 @@ both, alone = model.new_cache(1, 32), model.new_cache(1, 32)
 for cache in (both, alone):
     model(ids[None], cache)
 positions = torch.tensor([[len(ids), len(ids)]], device=device)  # the same place
-mask = torch.tensor([[[True, False], [False, True]]], device=device)  # each sees itself, not its rival
-together = model(torch.tensor([[water, kettle]], device=device), both, positions, mask)[0]  # [2, vocab]
+mask = torch.tensor([[[True, False], [False, True]]], device=device)  # each sees itself only
+# logits, [2, vocab]
+together = model(torch.tensor([[water, kettle]], device=device), both, positions, mask)[0]
 
 # %%
 for i, token in enumerate((water, kettle)):
@@ -358,11 +382,12 @@ for i, token in enumerate((water, kettle)):
 # **Decoding** then makes one pass for each further token. They are timed apart: *time to first token*, and *time per output token*.
 
 # %%
-prompt = lm.encode("Why do leaves change colour in autumn?")  # as a chat message: the template adds some tokens
+prompt = lm.encode("Why do leaves change colour in autumn?")  # the chat template adds some tokens
 generation = ms.generate(lm, prompt, max_new_tokens=48)
 trace = generation.trace
 print(
-    f"{len(generation.tokens)} new tokens: one pass over the {len(prompt)} of the prompt, {len(trace.rounds)} passes over one"
+    f"{len(generation.tokens)} new tokens: one pass over the {len(prompt)} of the prompt, "
+    f"{len(trace.rounds)} passes over one"
 )
 print("time to first token:  ", here(f"{1e3 * trace.ttft_s:.0f} ms"))
 print("time per output token:", here(f"{1e3 * trace.tpot_s:.0f} ms"))
@@ -389,7 +414,7 @@ def seconds(model, tokens, cache):
 
 # %%
 lengths = (16, 64, 128, 256, 384)
-some_text = torch.arange(max(lengths), device=device)[None]  # which tokens it holds does not matter for the time
+some_text = torch.arange(max(lengths), device=device)[None]  # any tokens: only the time counts
 cache = model.new_cache(1, max(lengths))
 times = {"without a cache": {n: [] for n in lengths}, "with a cache": {n: [] for n in lengths}}
 for n in lengths * 3:
@@ -397,14 +422,24 @@ for n in lengths * 3:
     times["without a cache"][n].append(seconds(model, some_text[:, :n], cache))
     cache.lengths = [n - 1]  # all but the last token
     times["with a cache"][n].append(seconds(model, some_text[:, n - 1 : n], cache))
-medians = {label: {n: 1e3 * statistics.median(found) for n, found in line.items()} for label, line in times.items()}
+medians = {
+    label: {n: 1e3 * statistics.median(found) for n, found in line.items()}
+    for label, line in times.items()
+}
 
 # %%
 show(
-    plots.lines(medians, "Time of the next token, against the length of the text", "tokens of text", "milliseconds"),
-    alt="Two lines: milliseconds for the next token against the length of the text so far, once without a cache and once with one.",
+    plots.lines(
+        medians,
+        "Time of the next token, against the length of the text",
+        "tokens of text",
+        "milliseconds",
+    ),
+    alt="Two lines: milliseconds for the next token against the length of the text so far, "
+    "once without a cache and once with one.",
     numbers="\n".join(
-        f"{label}, ms: " + ", ".join(f"{n}: {here(f'{time_ms:.0f}')}" for n, time_ms in line.items())
+        f"{label}, ms: "
+        + ", ".join(f"{n}: {here(f'{time_ms:.0f}')}" for n, time_ms in line.items())
         for label, line in medians.items()
     ),
 )
@@ -426,8 +461,11 @@ def bytes_a_token(layers, kv_heads, head_dim, bytes_each):
 
 shape = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
 print(f"layers, key-value heads, head width: {shape}")
-print(f"float32: {bytes_a_token(*shape, 4):,} bytes a token; bfloat16: {bytes_a_token(*shape, 2):,}")
-assert model.new_cache(1, 999).nbytes == 1000 * bytes_a_token(*shape, 4)  # one slot more than asked for: padding goes there
+print(
+    f"float32: {bytes_a_token(*shape, 4):,} bytes a token; bfloat16: {bytes_a_token(*shape, 2):,}"
+)
+# a slot more than asked for: padding goes there
+assert model.new_cache(1, 999).nbytes == 1000 * bytes_a_token(*shape, 4)
 
 # %% [markdown]
 # This model has 9 query heads, but only 3 key-value heads: three queries share one (grouped-query attention, Ainslie et al. 2023).
@@ -438,12 +476,17 @@ assert model.new_cache(1, 999).nbytes == 1000 * bytes_a_token(*shape, 4)  # one 
 
 # %%
 layers, hidden, inner, heads, kv_heads, vocabulary = 32, 4096, 14_336, 32, 8, 128_256
-attention = 2 * hidden * hidden + 2 * hidden * hidden * kv_heads // heads  # queries and output; keys and values
-large = 2 * vocabulary * hidden + layers * (attention + 3 * hidden * inner)  # embedding and output matrix; blocks
+# queries and output; keys and values
+attention = 2 * hidden * hidden + 2 * hidden * hidden * kv_heads // heads
+# embedding and output matrix; blocks
+large = 2 * vocabulary * hidden + layers * (attention + 3 * hidden * inner)
 each = bytes_a_token(layers, kv_heads, hidden // heads, 2)
 print(f"weights in bfloat16: {large / 1e9:.2f} billion, {2 * large / 1e9:.1f} GB")
 print(f"cache: {each:,} bytes a token")
-print(f"  a text of 8,192 tokens: {8192 * each / 1e9:.2f} GB; 32 of them: {32 * 8192 * each / 1e9:.1f} GB")
+print(
+    f"  a text of 8,192 tokens: {8192 * each / 1e9:.2f} GB; "
+    f"32 of them: {32 * 8192 * each / 1e9:.1f} GB"
+)
 
 # %% [markdown]
 # For one text the cache is small beside the weights; for many long ones it is the larger part. So with one text at a time, what there
@@ -460,7 +503,10 @@ for n in (1, 8):
     with FlopCounterMode(display=False) as counter:
         model(some_text[:, :n], model.new_cache(1, n))
     rule, counted = 2 * parameters * n, counter.get_total_flops()
-    print(f"pass over {n}: the rule says {rule / 1e6:,.0f} million; counted: {counted / rule:.2f} times that")
+    print(
+        f"pass over {n}: the rule says {rule / 1e6:,.0f} million; "
+        f"counted: {counted / rule:.2f} times that"
+    )
 weight_bytes = sum(weight.nbytes for weight in model.parameters())
 print(f"weights to read in either: {weight_bytes / 1e6:,.0f} MB in float32")
 
@@ -474,8 +520,13 @@ print(f"weights to read in either: {weight_bytes / 1e6:,.0f} MB in float32")
 one, many = medians["with a cache"][384] / 1e3, medians["without a cache"][384] / 1e3
 print(f"a pass over one token: {here(f'{1e3 * one:.0f} ms')}")
 print(f"  to read the weights in that time takes {here(f'{weight_bytes / one / 1e9:.1f} GB/s')}")
-print(f"  to compute in that time takes          {here(f'{2 * parameters / one / 1e9:.0f} GFLOP/s')}")
-print(f"in a pass over 384 this machine reached  {here(f'{2 * parameters * 384 / many / 1e9:.0f} GFLOP/s')}")
+print(
+    f"  to compute in that time takes          {here(f'{2 * parameters / one / 1e9:.0f} GFLOP/s')}"
+)
+print(
+    "in a pass over 384 this machine reached  "
+    f"{here(f'{2 * parameters * 384 / many / 1e9:.0f} GFLOP/s')}"
+)
 
 # %% [markdown]
 # The last two lines are the same machine, the same weights, the same kind of arithmetic. If the last rate is far above the one before
@@ -498,7 +549,10 @@ read_s, pass_s = (statistics.median(found) for found in zip(*turns))
 
 # %%
 token_s = many / 384
-print(f"reading all weights: {here(f'{1e3 * read_s:.0f} ms')}, {here(f'{read_s / pass_s:.0%}')} of a pass over one token")
+print(
+    f"reading all weights: {here(f'{1e3 * read_s:.0f} ms')}, "
+    f"{here(f'{read_s / pass_s:.0%}')} of a pass over one token"
+)
 print(f"arithmetic for one token, when there is much of it: {here(f'{1e3 * token_s:.1f} ms')}")
 print(f"so reading takes as long as the arithmetic for {here(f'{read_s / token_s:.0f}')} tokens")
 
@@ -520,7 +574,13 @@ models = {"float32": model}
 picked = ms.load("smollm2-135m", device="cpu").model
 models[str(picked.dtype).removeprefix("torch.")] = picked
 print("the dtype picked here:", here(picked.dtype))
-print(here("so there are two curves" if len(models) == 2 else "so there is one curve: the second would be the same"))
+print(
+    here(
+        "so there are two curves"
+        if len(models) == 2
+        else "so there is one curve: the second would be the same"
+    )
+)
 
 # %% [markdown]
 # Measuring is its own craft, and four habits matter here. Every size and every model **takes turns**. The **first** turn is thrown away:
@@ -540,7 +600,10 @@ def cost_curves(models, sizes, turns=8, context=200):
         for label, each in models.items():
             caches[label].lengths = [context]
             times[label][size].append(seconds(each, text[:, :size], caches[label]))
-    return {label: {size: statistics.median(times[label][size][1:]) for size in sizes} for label in models}
+    return {
+        label: {size: statistics.median(times[label][size][1:]) for size in sizes}
+        for label in models
+    }
 
 
 curves = cost_curves(models, (1, 2, 4, 8, 16, 32))
@@ -548,8 +611,9 @@ curves = cost_curves(models, (1, 2, 4, 8, 16, 32))
 # %%
 show(
     plots.cost_curve(curves),
-    alt="Cost curve: what a pass costs, in passes over one token, against the tokens in it from 1 to 32. A line for float32 and, "
-    "where another dtype is picked, one for that; dotted: a level line at one, and a line where n tokens cost as much as n passes.",
+    alt="Cost curve: what a pass costs, in passes over one token, against the tokens in it from 1 "
+    "to 32. A line for float32 and, where another dtype is picked, one for that; dotted: a level "
+    "line at one, and a line where n tokens cost as much as n passes.",
     numbers=here(
         "; ".join(
             f"{label}, ms: " + ", ".join(f"{size}: {1e3 * s:.0f}" for size, s in curve.items())
@@ -588,7 +652,10 @@ for size, guesses in ((4, "three"), (8, "seven"), (16, "fifteen")):
     needed = here(f"{max(0, price - 1):.2f}")
     print(f"  guessing {guesses} tokens pays if more than {needed} of them are accepted on average")
 flat = max(size for size in curve if curve[size] <= 1.25 * curve[1])
-print(f"the longest pass that costs at most a quarter more than a pass over one holds {here(flat)} tokens")
+print(
+    "the longest pass that costs at most a quarter more than a pass over one "
+    f"holds {here(flat)} tokens"
+)
 
 # %% [markdown]
 # The package measures the curve in the same way with more care: on a GPU it reads the device's own clock, and
@@ -599,7 +666,10 @@ print(f"the longest pass that costs at most a quarter more than a pass over one 
 again = bench.cost_curve(lm, (1, 4, 8), repeats=8)
 for size in again:
     mine, theirs = curves["float32"][size] / curves["float32"][1], again[size] / again[1]
-    print(f"float32, pass over {size}: ours {here(f'{mine:.2f}')}, the package's {here(f'{theirs:.2f}')} passes over one")
+    print(
+        f"float32, pass over {size}: ours {here(f'{mine:.2f}')}, "
+        f"the package's {here(f'{theirs:.2f}')} passes over one"
+    )
 
 # %% [markdown]
 # ## A hard case and an easy one
@@ -610,7 +680,10 @@ for size in again:
 # %%
 bandwidth, arithmetic = 3.35e12, 989e12  # bytes and operations a second
 read_large, compute_large = 2 * large / bandwidth, 2 * large / arithmetic
-print(f"8B on that GPU: reading {1e3 * read_large:.1f} ms, arithmetic for one token {1e3 * compute_large:.3f} ms")
+print(
+    f"8B on that GPU: reading {1e3 * read_large:.1f} ms, "
+    f"arithmetic for one token {1e3 * compute_large:.3f} ms"
+)
 print(f"  reading takes as long as the arithmetic for {read_large / compute_large:.0f} tokens")
 print(f"135M here, measured above: for {here(f'{read_s / token_s:.0f}')} tokens")
 

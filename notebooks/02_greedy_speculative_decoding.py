@@ -21,7 +21,7 @@ import minispec as ms
 from minispec import plots, widgets
 from minispec.notebook import here, show
 
-torch.set_num_threads(min(2, torch.get_num_threads()))  # two threads at most: the same numbers everywhere
+torch.set_num_threads(min(2, torch.get_num_threads()))  # two at most: the same numbers everywhere
 device = "cpu"  # "cuda" if you have a GPU
 target = ms.load("smollm2-135m", device=device, dtype="float32")
 draft = ms.load_drafter("draft", target).small
@@ -47,8 +47,8 @@ def continue_with(model, ids, count):
     """`count` greedy tokens, the slow way: read everything again for every token."""
     ids = ids.tolist()
     for _ in range(count):
-        logits = model(torch.tensor([ids], device=device), model.new_cache(1, len(ids)))  # [1, time, vocab]
-        ids.append(logits[0, -1].argmax().item())
+        logits = model(torch.tensor([ids], device=device), model.new_cache(1, len(ids)))
+        ids.append(logits[0, -1].argmax().item())  # of [1, time, vocab], the last row
     return ids
 
 
@@ -81,13 +81,17 @@ print("draft: ", words(guessed))
 # %%
 ids = torch.cat((start, torch.tensor(guessed)))
 with torch.inference_mode():
-    logits = target.model(ids[None].to(device), target.model.new_cache(1, len(ids)))[0]  # [time, vocab]
-answers = logits[len(start) - 1 :].argmax(-1).tolist()  # after the text, after guess 1, after guess 2, ...
+    # [time, vocab]
+    logits = target.model(ids[None].to(device), target.model.new_cache(1, len(ids)))[0]
+answers = logits[len(start) - 1 :].argmax(-1).tolist()  # after the text, guess 1, guess 2, ...
 agree = [guess == answer for guess, answer in zip(guessed, answers)]
 n = agree.index(False)  # guesses before the first difference
 for i, (guess, answer) in enumerate(zip([*words(guessed), "(none)"], words(answers))):
     verdict = "accepted" if i < n else "correction" if i == n else "worthless"
-    print(f"after {i} guesses the target writes {answer!r:>10}   the guess was {guess!r:>10}   {verdict}")
+    print(
+        f"after {i} guesses the target writes {answer!r:>10}   "
+        f"the guess was {guess!r:>10}   {verdict}"
+    )
 
 # %% [markdown]
 # Read from the top. As long as guess and answer agree, the guess is what the target writes: it is **accepted**. At the first
@@ -117,7 +121,9 @@ with torch.inference_mode():
     cache = target.model.new_cache(1, 100)
     target.model(start[None].to(device), cache)
     target.model(torch.tensor([guessed], device=device), cache)
-    print("after the text and six guesses:", cache.lengths[0] - len(start), "tokens beyond the text")
+    print(
+        "after the text and six guesses:", cache.lengths[0] - len(start), "tokens beyond the text"
+    )
     cache.lengths = [len(start)]  # this is the rewind
     again = target.model(torch.tensor([wanted[:1]], device=device), cache)[0, -1].argmax().item()
 print("after the rewind the target goes on as it should:", again == wanted[1])
@@ -149,21 +155,23 @@ def write_draft(model, text, cache, count):
 # %%
 @torch.inference_mode()
 def speculate(prompt, most, count, small=draft.model, write_draft=write_draft):
-    """At least `most` tokens, also beyond the end of the text; and of each round how many guesses were accepted."""
+    """At least `most` tokens, also beyond the end; and how many guesses each round accepted."""
     text, room = prompt.tolist(), len(prompt) + most + count + 1
     cache, small_cache = target.model.new_cache(1, room), small.new_cache(1, room)
-    text.append(target.model(prompt[None].to(device), cache)[0, -1].argmax().item())  # prefill gives the first token
+    # prefill gives the first token
+    text.append(target.model(prompt[None].to(device), cache)[0, -1].argmax().item())
     accepted_counts = []
     while len(text) < len(prompt) + most:
         guesses = write_draft(small, text, small_cache, count)
-        block = torch.tensor([[text[-1], *guesses]], device=device)  # the pending token, then the guesses
+        block = torch.tensor([[text[-1], *guesses]], device=device)  # pending token, then guesses
         answers = target.model(block, cache)[0].argmax(-1).tolist()
         accepted = 0
         while accepted < count and guesses[accepted] == answers[accepted]:
             accepted += 1
-        text += [*guesses[:accepted], answers[accepted]]  # what was accepted, then the correction or bonus
+        text += [*guesses[:accepted], answers[accepted]]  # accepted ones, then correction or bonus
         cache.lengths = [len(text) - 1]  # all but the pending token
-        small_cache.lengths = [min(small_cache.lengths[0], len(text) - 1)]  # it may be shorter: see "The hole" below
+        # this one may be shorter: see "The hole" below
+        small_cache.lengths = [min(small_cache.lengths[0], len(text) - 1)]
         accepted_counts.append(accepted)
     return text[len(prompt) :], accepted_counts
 
@@ -174,7 +182,10 @@ plain = ms.generate(target, prompt, max_new_tokens=len(mine))
 assert mine == plain.tokens.tolist()
 print(target.tokenizer.decode(mine))
 print("---")
-print(f"{len(mine)} tokens, the same as without guesses, in {len(accepted) + 1} passes of the target instead of {len(mine)}")
+print(
+    f"{len(mine)} tokens, the same as without guesses, "
+    f"in {len(accepted) + 1} passes of the target instead of {len(mine)}"
+)
 print("accepted in each round:", *accepted)
 
 # %% [markdown]
@@ -191,7 +202,8 @@ print("accepted in each round:", *accepted)
 theirs = ms.generate(target, prompt, drafter=ms.DraftModel(draft, num_tokens=4), max_new_tokens=60)
 rounds = theirs.trace.rounds
 assert theirs.tokens.tolist() == mine[:60]
-assert [len(round.accepted) for round in rounds][:-1] == accepted[: len(rounds) - 1]  # the last one is cut at 60 tokens
+# the last round is cut at 60 tokens
+assert [len(round.accepted) for round in rounds][:-1] == accepted[: len(rounds) - 1]
 print("the same tokens:", theirs.tokens.tolist() == mine[:60])
 print(f"{theirs.trace.tokens_per_pass:.2f} tokens a round (prefill is not counted as a round)")
 
@@ -203,9 +215,10 @@ print(f"{theirs.trace.tokens_per_pass:.2f} tokens a round (prefill is not counte
 # %%
 show(
     plots.token_tape(theirs.trace, lambda token: target.tokenizer.decode([token])),
-    alt="A tape of tokens, one line a round: accepted guesses are filled, rejected ones struck out, and the target's own "
-    "token has a thick frame.",
-    numbers="accepted of drafted, by round: " + ", ".join(f"{len(r.accepted)}/{len(r.drafted)}" for r in rounds[:12]),
+    alt="A tape of tokens, one line a round: accepted guesses are filled, rejected ones "
+    "struck out, and the target's own token has a thick frame.",
+    numbers="accepted of drafted, by round: "
+    + ", ".join(f"{len(r.accepted)}/{len(r.drafted)}" for r in rounds[:12]),
 )
 
 # %% [markdown]
@@ -217,13 +230,17 @@ show(
 # Here are three rounds in slow motion: the guesses, the pass, what was accepted, what was written. The grey box is the pending token.
 
 # %%
-widgets.round_panel(theirs.trace, lambda token: target.tokenizer.decode([token]), before=theirs.tokens[:1].tolist())
+widgets.round_panel(
+    theirs.trace, lambda token: target.tokenizer.decode([token]), before=theirs.tokens[:1].tolist()
+)
 
 # %% [markdown]
 # With a running kernel you can step through all of them: play, or use the slider and the buttons.
 
 # %% tags=["live"]
-widgets.round_live(theirs.trace, lambda token: target.tokenizer.decode([token]), before=theirs.tokens[:1].tolist())
+widgets.round_live(
+    theirs.trace, lambda token: target.tokenizer.decode([token]), before=theirs.tokens[:1].tolist()
+)
 
 # %% [markdown]
 # ## The hole
@@ -254,7 +271,9 @@ print(f"rounds without the hole: {len(sound_accepted)}; with it: {len(faulty_acc
 
 # %%
 _, sound_accepted = speculate(prompt, 24, 3, small=target.model)
-_, faulty_accepted = speculate(prompt, 24, 3, small=target.model, write_draft=write_draft_with_a_hole)
+_, faulty_accepted = speculate(
+    prompt, 24, 3, small=target.model, write_draft=write_draft_with_a_hole
+)
 print("the target as its own drafter, accepted of 3:", *sound_accepted)
 print("the same with the hole:                      ", *faulty_accepted)
 assert set(sound_accepted) == {3} and faulty_accepted[0] == 3 and set(faulty_accepted) != {3}
@@ -274,11 +293,21 @@ from minispec.audit import read_requests
 from minispec.trace import Trace
 
 kinds = ("explain", "code", "reasoning")
-requests = [request for request in read_requests() if request["kind"] in kinds and request["id"][-2:] in ("-1", "-2")]
+requests = [
+    request
+    for request in read_requests()
+    if request["kind"] in kinds and request["id"][-2:] in ("-1", "-2")
+]
 prompts = [target.encode(request["messages"]) for request in requests]
-runs = [ms.generate(target, p, drafter=ms.DraftModel(draft, num_tokens=4), max_new_tokens=48) for p in prompts]
+runs = [
+    ms.generate(target, p, drafter=ms.DraftModel(draft, num_tokens=4), max_new_tokens=48)
+    for p in prompts
+]
 for request, run in zip(requests, runs):
-    print(f"{request['id']:<12}{run.trace.tokens_per_pass:.2f} tokens a round: {' '.join(run.text.split()[:8])} ...")
+    print(
+        f"{request['id']:<12}{run.trace.tokens_per_pass:.2f} tokens a round: "
+        f"{' '.join(run.text.split()[:8])} ..."
+    )
 
 # %%
 pooled = Trace([round for run in runs for round in run.trace.rounds])
@@ -286,8 +315,10 @@ rates = pooled.acceptance_by_position
 tried = [sum(round.tried > k for round in pooled.rounds) for k in range(len(rates))]
 show(
     plots.acceptance_by_position({"draft model, six requests": pooled}),
-    alt="The share of guesses that were accepted, against the position in the draft, of those that were tried there.",
-    numbers="accepted of tried, by position: " + ", ".join(f"{rate * n:.0f}/{n}" for rate, n in zip(rates, tried)),
+    alt="The share of guesses that were accepted, against the position in the draft, "
+    "of those that were tried there.",
+    numbers="accepted of tried, by position: "
+    + ", ".join(f"{rate * n:.0f}/{n}" for rate, n in zip(rates, tried)),
 )
 
 # %% [markdown]
@@ -305,9 +336,15 @@ show(
 from minispec.theory import expected_tokens
 
 expected = {n: expected_tokens(rates[:n]) for n in range(len(rates) + 1)}
-shorter = [ms.generate(target, p, drafter=ms.DraftModel(draft, num_tokens=2), max_new_tokens=48).trace for p in prompts]
+shorter = [
+    ms.generate(target, p, drafter=ms.DraftModel(draft, num_tokens=2), max_new_tokens=48).trace
+    for p in prompts
+]
 counted = Trace([round for trace in shorter for round in trace.rounds]).tokens_per_pass
-print("expected tokens a round, by draft length:", ", ".join(f"{n}: {tokens:.2f}" for n, tokens in expected.items()))
+print(
+    "expected tokens a round, by draft length:",
+    ", ".join(f"{n}: {tokens:.2f}" for n, tokens in expected.items()),
+)
 print(f"counted with drafts of two tokens: {counted:.2f}")
 
 # %% [markdown]
@@ -323,8 +360,14 @@ from minispec.bench import cost_curve
 
 curve = cost_curve(target, sizes=range(1, 14), repeats=9)
 guess_s = cost_curve(draft, sizes=[1], repeats=15)[1]
-print("target, ms by tokens in the pass:", ", ".join(f"{n}: {here(f'{1e3 * s:.0f}')}" for n, s in curve.items()))
-print(f"draft model, one guess: {here(f'{1e3 * guess_s:.1f} ms')}, {here(f'{guess_s / curve[1]:.2f}')} of a target pass")
+print(
+    "target, ms by tokens in the pass:",
+    ", ".join(f"{n}: {here(f'{1e3 * s:.0f}')}" for n, s in curve.items()),
+)
+print(
+    f"draft model, one guess: {here(f'{1e3 * guess_s:.1f} ms')}, "
+    f"{here(f'{guess_s / curve[1]:.2f}')} of a target pass"
+)
 
 # %% [markdown]
 # With *n* guesses, a round takes the time *t*(1 + *n*) of a pass over 1 + *n* tokens, and *n* times the time *g* of a guess. Without
@@ -345,11 +388,14 @@ show(
         "times as fast as plain decoding",
         level=1,
     ),
-    alt="Two lines against the number of drafted tokens: the gain if checking and drafting were free, which rises, and the "
-    "gain at best with this machine's costs, which lies below it.",
+    alt="Two lines against the number of drafted tokens: the gain if checking and drafting "
+    "were free, which rises, and the gain at best with this machine's costs, which lies below it.",
     numbers="at best: " + ", ".join(f"{n}: {here(f'{gain:.2f}')}" for n, gain in bound.items()),
 )
-print(f"best length here: {here(best)} drafted tokens, {here(f'{bound[best]:.2f}')} times as fast at best")
+print(
+    f"best length here: {here(best)} drafted tokens, "
+    f"{here(f'{bound[best]:.2f}')} times as fast at best"
+)
 
 # %% [markdown]
 # (If neighbouring times jump about, the machine was busy with something else: run the last three cells again.)
@@ -379,11 +425,16 @@ widgets.speedup_live(curve)
 total = {}
 for confidence in (0.0, 0.3, 0.6):
     drafter = ms.DraftModel(draft, num_tokens=4, min_confidence=confidence)
-    traces = [ms.generate(target, p, drafter=drafter, max_new_tokens=48).trace for p in prompts[::2]]
+    traces = [
+        ms.generate(target, p, drafter=drafter, max_new_tokens=48).trace for p in prompts[::2]
+    ]
     rounds = [round for trace in traces for round in trace.rounds]
     drafted, taken = sum(len(r.drafted) for r in rounds), sum(len(r.accepted) for r in rounds)
     total[confidence] = drafted
-    print(f"stops below {confidence}: {len(rounds)} rounds, {drafted} tokens drafted, {taken} of them accepted")
+    print(
+        f"stops below {confidence}: {len(rounds)} rounds, {drafted} tokens drafted, "
+        f"{taken} of them accepted"
+    )
 assert total[0.6] < total[0.3] < total[0.0]
 
 # %% [markdown]

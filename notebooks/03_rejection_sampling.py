@@ -28,7 +28,7 @@ import minispec as ms
 from minispec import exact, faults, plots
 from minispec.notebook import show
 
-torch.set_num_threads(min(2, torch.get_num_threads()))  # two threads at most: the same numbers everywhere
+torch.set_num_threads(min(2, torch.get_num_threads()))  # two at most: the same numbers everywhere
 
 # %%
 target = ms.load("smollm2-135m", device="cpu", dtype="float32")
@@ -65,7 +65,7 @@ def next_logits(model, ids):
 
 
 def widen(q):
-    """A distribution over the ids that the draft model guesses, written over all ids: 0 everywhere else."""
+    """A distribution over the ids that the draft model guesses, over all ids: 0 elsewhere."""
     return q.new_zeros(size).index_copy(0, vocabulary, q)
 
 
@@ -77,7 +77,9 @@ q_sea = widen(sampling(next_logits(draft, text)[vocabulary]))  # [vocab]
 def table(p, q, tokens):
     """The names of some tokens, and a line for each with its p and its q."""
     names = [repr(target.tokenizer.decode([token])) for token in tokens]
-    return names, "\n".join(f"{name:>10}   p {p[x]:.3f}   q {q[x]:.3f}" for name, x in zip(names, tokens))
+    return names, "\n".join(
+        f"{name:>10}   p {p[x]:.3f}   q {q[x]:.3f}" for name, x in zip(names, tokens)
+    )
 
 
 # %%
@@ -85,8 +87,14 @@ likely = torch.maximum(p_sea, q_sea).topk(6).indices
 names, numbers = table(p_sea, q_sea, likely)
 bars = {"p, the target": p_sea[likely].tolist(), "q, the draft model": q_sea[likely].tolist()}
 show(
-    plots.bars(bars, names, "After “The sea is a vast and mysterious realm”, temperature 0.8", "probability"),
-    alt="Bars of p and q for the six likeliest next tokens. The target prefers a comma or “that”, the draft model “of”.",
+    plots.bars(
+        bars,
+        names,
+        "After “The sea is a vast and mysterious realm”, temperature 0.8",
+        "probability",
+    ),
+    alt="Bars of p and q for the six likeliest next tokens. The target prefers a comma or “that”, "
+    "the draft model “of”.",
     numbers=numbers,
 )
 print(f"p outside the ids that are guessed: {1 - p_sea[vocabulary].sum():.3f}")
@@ -124,7 +132,8 @@ Q = torch.tensor([0.3, 0.2, 0.5], dtype=torch.float64)
 common = torch.minimum(P, Q)
 show(
     plots.overlap(P.tolist(), Q.tolist(), ["a", "b", "c"]),
-    alt="Bars of three tokens. At a and b the target's p stands above the draft's q, at c the draft's q stands far above p.",
+    alt="Bars of three tokens. At a and b the target's p stands above the draft's q, "
+    "at c the draft's q stands far above p.",
     numbers=f"p {P.tolist()}, q {Q.tolist()}, min(p, q) {common.tolist()}",
 )
 
@@ -151,13 +160,13 @@ show(
 
 # %%
 def residual(p, q):
-    """What p has beyond q, as a distribution; p itself if that is nothing (then nothing is ever rejected)."""
+    """What p has beyond q, as a distribution; if that is nothing, p (nothing is ever rejected)."""
     left = (p - q).clamp(min=0)
     return left / left.sum() if left.sum() > 0 else p
 
 
 def pick(p, u):
-    """The token drawn from p by the uniform number u: the first whose cumulative probability exceeds u."""
+    """The token that the uniform u draws: the first whose cumulative probability exceeds u."""
     cumulative = p.cumsum(0)
     return int((cumulative <= u * cumulative[-1]).sum())
 
@@ -171,7 +180,10 @@ def right(p, q, u_draft, u_accept, u_last):
 
 
 print("residual distribution:", [round(share, 3) for share in residual(P, Q).tolist()])
-print("three runs:", ["abc"[right(P, Q, *u)] for u in [(0.1, 0.9, 0.5), (0.7, 0.1, 0.5), (0.7, 0.3, 0.5)]])
+print(
+    "three runs:",
+    ["abc"[right(P, Q, *u)] for u in [(0.1, 0.9, 0.5), (0.7, 0.1, 0.5), (0.7, 0.3, 0.5)]],
+)
 
 # %% [markdown]
 # In the first run a is drafted and kept, in the second c is drafted and kept, in the third c is drafted and thrown out, and
@@ -209,7 +221,10 @@ print(f"three tokens:      acceptance {common.sum():.3f} = 1 - {apart:.3f}")
 kept = torch.minimum(p_sea, q_sea)
 emitted = kept + (1 - kept.sum()) * residual(p_sea, q_sea)
 print(f"the real position: acceptance {kept.sum():.3f} = 1 - {(p_sea - q_sea).abs().sum() / 2:.3f}")
-print(f"what is emitted there equals p, to 1e-12, at all {size:,} tokens:", bool((emitted - p_sea).abs().max() < 1e-12))
+print(
+    f"what is emitted there equals p, to 1e-12, at all {size:,} tokens:",
+    bool((emitted - p_sea).abs().max() < 1e-12),
+)
 
 # %% [markdown]
 # ## Proof three: by counting
@@ -224,14 +239,17 @@ print(f"what is emitted there equals p, to 1e-12, at all {size:,} tokens:", bool
 
 # %%
 def law(rule, p, q, *others, more=()):
-    """The exact law of the token that `rule` emits: one run in each cell, weighed by the cell's volume.
+    """The exact law of the token that `rule` emits: one run in each cell, weighed by its volume.
 
-    `others`: distributions that it draws from besides p, q and the residuals; `more`: numbers that it compares with.
+    `others`: distributions that it draws from besides p, q and the residuals;
+    `more`: numbers that it compares with.
     """
-    edges = {0.0, 1.0, *(p / q).tolist(), *(q / p).tolist(), *more}  # 1/0 and 0/0 are no cuts: they fail edge <= 1
+    # 1/0 and 0/0 are no cuts: they fail edge <= 1
+    edges = {0.0, 1.0, *(p / q).tolist(), *(q / p).tolist(), *more}
     for distribution in (p, q, residual(p, q), residual(q, p), *others):
         edges |= set(distribution.cumsum(0).tolist())
-    cuts = sorted({round(edge, 15) for edge in edges if edge <= 1})  # what differs by rounding only is one edge
+    # what differs by rounding only is one edge
+    cuts = sorted({round(edge, 15) for edge in edges if edge <= 1})
     total = torch.zeros_like(p)
     for cell in itertools.product(itertools.pairwise(cuts), repeat=3):
         middle = [(low + high) / 2 for low, high in cell]
@@ -314,8 +332,14 @@ for name, rule in rules.items():
     rows.append(f"{name:28}" + "".join(f"{value:7.3f}" for value in got) + f"{off[name]:9.3f}")
 labels = [name.replace(" ", "\n") for name in off]
 show(
-    plots.bars({"total variation distance from p": list(off.values())}, labels, "How far each rule moves the law", "off"),
-    alt="A bar for each rule. The right rule has none; the seven wrong ones stand between about 0.06 and 0.4.",
+    plots.bars(
+        {"total variation distance from p": list(off.values())},
+        labels,
+        "How far each rule moves the law",
+        "off",
+    ),
+    alt="A bar for each rule. The right rule has none; "
+    "the seven wrong ones stand between about 0.06 and 0.4.",
     numbers="\n".join(rows),
 )
 
@@ -353,7 +377,8 @@ for name, rule in rules.items():
 
 # %%
 world = exact.World(vocab=3, seed=2)  # world.p(text), world.q(text)
-shipped = exact.round_law(exact.drawn, world, exact.sampled_tree((1,)))  # one drafted token: {emitted tokens: probability}
+# one drafted token: {emitted tokens: probability}
+shipped = exact.round_law(exact.drawn, world, exact.sampled_tree((1,)))
 first = Counter()
 for tokens, mass in shipped.items():
     first[tokens[0]] += mass
@@ -411,7 +436,8 @@ either = either[p_four[either].argsort(descending=True)]
 names, numbers = table(p_four, q_four, either)
 show(
     plots.overlap(p_four[either].tolist(), q_four[either].tolist(), names),
-    alt="Bars of the tokens that either side keeps under top-k 4. One that the draft model guesses has p = 0: never kept.",
+    alt="Bars of the tokens that either side keeps under top-k 4. "
+    "One that the draft model guesses has p = 0: never kept.",
     numbers=numbers,
 )
 
@@ -455,7 +481,7 @@ def accepted(guesses, ps, qs, u):
 
 
 def last(n, ps, qs):
-    """What the token after n kept guesses is drawn from: the residual after a rejection, else p itself."""
+    """What the token after n kept guesses is drawn from: after a rejection the residual, else p."""
     return residual(ps[n], qs[n]) if n < len(qs) else ps[n]
 
 
@@ -483,7 +509,9 @@ def round_law(world, text, count, rule=accepted):
         ps = [world.p(text + guesses[:n]) for n in range(count + 1)]
         qs = [world.q(text + guesses[:n]) for n in range(count)]
         chance = math.prod(float(q[x]) for q, x in zip(qs, guesses))
-        cuts = sorted({0.0, 1.0, *(min(1.0, float(p[x] / q[x])) for p, q, x in zip(ps, qs, guesses))})
+        cuts = sorted(
+            {0.0, 1.0, *(min(1.0, float(p[x] / q[x])) for p, q, x in zip(ps, qs, guesses))}
+        )
         for cell in itertools.product(itertools.pairwise(cuts), repeat=count):
             n = rule(guesses, ps, qs, [(low + high) / 2 for low, high in cell])
             volume = chance * math.prod(high - low for low, high in cell)
@@ -494,7 +522,7 @@ def round_law(world, text, count, rule=accepted):
 
 # %%
 def text_law(world, length, start, rule=accepted, count=2):
-    """The law of the first `length` tokens that whole rounds emit, one round after another, from `start`."""
+    """The law of the first `length` tokens that whole rounds emit, from `start` on."""
     total = Counter(start)
     for n in range(length):
         for text in [text for text in total if len(text) == n]:
@@ -511,7 +539,10 @@ def one_number(guesses, ps, qs, u):
 
 wanted = world.law(3)  # the product of the target's own probabilities
 for name, rule in {"fresh numbers": accepted, "one number": one_number}.items():
-    print(f"{name:14} off by {exact.distance(text_law(world, 3, {(): 1.0}, rule), wanted):.3f} over three tokens")
+    print(
+        f"{name:14} off by {exact.distance(text_law(world, 3, {(): 1.0}, rule), wanted):.3f} "
+        "over three tokens"
+    )
 shipped = exact.composed(exact.drawn, world, exact.sampled_tree((1, 1)), length=3)
 print("the shipped rule is off by less than 1e-12:", exact.distance(shipped, wanted) < 1e-12)
 
@@ -528,7 +559,10 @@ for fault in ("", *faults.FAULTS):
     if fault == "argmax scored with softmax":
         draft_of = exact.fixed_tree((1, 1), with_q=True)
     distances = [
-        exact.distance(exact.composed(rule, each, draft_of, 3, faults.fault_breakpoints), each.law(3)) for each in worlds
+        exact.distance(
+            exact.composed(rule, each, draft_of, 3, faults.fault_breakpoints), each.law(3)
+        )
+        for each in worlds
     ]
     print(f"{fault or 'no fault':28}", "".join(f"{distance:8.3f}" for distance in distances))
 
@@ -549,7 +583,7 @@ for fault in ("", *faults.FAULTS):
 
 # %%
 def draft_tokens(text, cache, count, roll):
-    """`count` tokens drawn by the draft model, and the q of each. It first reads whatever its cache lacks."""
+    """`count` tokens drawn, and the q of each; the draft model first reads what its cache lacks."""
     new, guesses, qs = text[cache.lengths[0] :], [], []
     for _ in range(count):
         logits = draft(torch.tensor([new]), cache)[0, -1]
@@ -566,11 +600,13 @@ def speculate_sampled(prompt, most, count, seed):
     dice, text = torch.Generator().manual_seed(seed), prompt.tolist()
     roll = lambda n: torch.rand(n, generator=dice)
     caches = [model.new_cache(1, len(prompt) + most) for model in (target.model, draft)]
-    text.append(pick(sampling(target.model(prompt[None], caches[0])[0, -1]), roll(1)[0]))  # prefill: the first token
+    # prefill: the first token
+    text.append(pick(sampling(target.model(prompt[None], caches[0])[0, -1]), roll(1)[0]))
     yield text[-1:]
     while (left := len(prompt) + most - len(text)) > 0:
         guesses, qs = draft_tokens(text, caches[1], min(count, left - 1), roll)
-        ps = sampling(target.model(torch.tensor([[text[-1], *guesses]]), caches[0])[0])  # [guesses + 1, vocab]
+        # [guesses + 1, vocab]
+        ps = sampling(target.model(torch.tensor([[text[-1], *guesses]]), caches[0])[0])
         u = roll(len(guesses) + 1)
         n = accepted(guesses, ps, qs, u[1:])
         text += [*guesses[:n], pick(last(n, ps, qs), u[0])]
@@ -602,8 +638,13 @@ assert len(mine) == len(theirs.trace.rounds) + 1
 # %%
 for seed in (1, 2, 3):
     for name, chosen in {"plain": None, "speculative": drafter}.items():
-        generation = ms.generate(target, prompt, chosen, max_new_tokens=20, sampling=sampling, seed=seed)
-        print(f"seed {seed}, {name:12}{len(generation.trace.rounds) + 1:3} passes: {generation.text!r}")
+        generation = ms.generate(
+            target, prompt, chosen, max_new_tokens=20, sampling=sampling, seed=seed
+        )
+        print(
+            f"seed {seed}, {name:12}{len(generation.trace.rounds) + 1:3} passes: "
+            f"{generation.text!r}"
+        )
 
 # %% [markdown]
 # (The first token of a seed is the same in both: it comes from reading the prompt, with the seed's first random number,
@@ -627,15 +668,21 @@ for seed in (1, 2, 3):
 # %%
 toy, small = ms.toy(vocab_size=5), ms.toy(vocab_size=5, seed=1, num_hidden_layers=1)
 whole, start = ms.Sampling(temperature=1.0), torch.tensor([1, 2, 1])
-expected = exact.exact_law(toy, start, whole, 4).sum(0).flatten()  # [125], from the model's own probabilities
+# [125], from the model's own probabilities
+expected = exact.exact_law(toy, start, whole, 4).sum(0).flatten()
 
 samples, counts = 10_000, torch.zeros(125)
 for batch in range(2):
     options = {"max_new_tokens": 8, "sampling": whole, "seed": batch * 5_000}
-    for generation in ms.generate_batch(toy, [start] * 5_000, ms.DraftModel(small, num_tokens=2), **options):
+    for generation in ms.generate_batch(
+        toy, [start] * 5_000, ms.DraftModel(small, num_tokens=2), **options
+    ):
         second, third, fourth = generation.tokens[1:4].tolist()
         counts[25 * second + 5 * third + fourth] += 1
-print(f"{samples:,} texts; the likeliest three tokens: seen {int(counts[expected.argmax()])} times,", end=" ")
+print(
+    f"{samples:,} texts; the likeliest three tokens: seen {int(counts[expected.argmax()])} times,",
+    end=" ",
+)
 print(f"expected {samples * expected.max():.1f}")
 
 # %% [markdown]
@@ -679,10 +726,19 @@ sizes = [1000 * 2**k for k in range(8)]
 curves = {f"off by {off}": {n: power(n, off) for n in sizes} for off in (0.02, 0.04, 0.08)}
 show(
     plots.lines(
-        curves, "Power of the G-test, at one false alarm in a thousand", "samples", "chance of an alarm", 1, log=True
+        curves,
+        "Power of the G-test, at one false alarm in a thousand",
+        "samples",
+        "chance of an alarm",
+        1,
+        log=True,
     ),
-    alt="Three rising curves. The larger the effect, the fewer samples: half the effect takes four times as many.",
-    numbers="\n".join(f"{name}: " + ", ".join(f"{n} {y:.2f}" for n, y in curve.items()) for name, curve in curves.items()),
+    alt="Three rising curves. The larger the effect, the fewer samples: "
+    "half the effect takes four times as many.",
+    numbers="\n".join(
+        f"{name}: " + ", ".join(f"{n} {y:.2f}" for n, y in curve.items())
+        for name, curve in curves.items()
+    ),
 )
 
 # %% [markdown]
@@ -697,10 +753,11 @@ show(
 
 # %%
 def laws_after(model):
-    """The model's distribution after `start` and any text of at most five tokens, from one pass over all of them."""
+    """The model's distribution after `start` and any text of at most five tokens, from one pass."""
     texts = torch.cartesian_prod(*[torch.arange(5)] * 5)  # [3125, 5]
     ids = torch.cat((start.expand(len(texts), -1), texts), 1)
-    laws = whole(model(ids, model.new_cache(len(ids), ids.shape[1])))[:, len(start) - 1 :]  # [3125, 6, vocab]
+    # [3125, 6, vocab]
+    laws = whole(model(ids, model.new_cache(len(ids), ids.shape[1])))[:, len(start) - 1 :]
     return lambda text: laws[sum(x * 5 ** (4 - i) for i, x in enumerate(text)), len(text)]
 
 
@@ -712,10 +769,15 @@ for name, rule in {"fresh numbers": accepted, "one number": one_number}.items():
     for (_, second, third, fourth), mass in text_law(pair, 4, first, rule).items():
         frequencies[25 * second + 5 * third + fourth] += mass
     off[name] = float((frequencies - expected).abs().sum()) / 2
-    print(f"{name:14} off by {off[name]:.3f}; chance of an alarm with 10,000 samples: {power(samples, off[name]):.3f}")
+    print(
+        f"{name:14} off by {off[name]:.3f}; "
+        f"chance of an alarm with 10,000 samples: {power(samples, off[name]):.3f}"
+    )
 
 # %%
-caught = exact.sampling_test(toy, ms.DraftModel(small, 2), whole, samples, rule=faults.chain_rule("one uniform number"))
+caught = exact.sampling_test(
+    toy, ms.DraftModel(small, 2), whole, samples, rule=faults.chain_rule("one uniform number")
+)
 print(f"one number: alarm: {not caught.passed} (p-value below 1e-20: {caught.p_value < 1e-20})")
 print("right rule: alarm:", p_value < 0.001)
 
@@ -736,7 +798,10 @@ print("right rule: alarm:", p_value < 0.001)
 # %%
 greedy = ms.Sampling(temperature=0)
 print("p at temperature 0:", greedy(P.log()).tolist())
-print("the law of the rule there:", [round(mass, 6) for mass in law(right, greedy(P.log()), Q).tolist()])
+print(
+    "the law of the rule there:",
+    [round(mass, 6) for mass in law(right, greedy(P.log()), Q).tolist()],
+)
 
 # %% [markdown]
 # **A draft without dice.** An n-gram lookup (Saxena 2023, notebook 04) or a draft model that takes its likeliest token
@@ -755,7 +820,10 @@ for guess in range(3):
     certain = torch.nn.functional.one_hot(torch.tensor(guess), 3).double()
     by_test = law(right, P, certain)
     by_draw = law(look, P, certain)
-    print(f"guess {'abc'[guess]}: kept {torch.minimum(P, certain).sum():.1f} = p {P[guess]:.1f};", end=" ")
+    print(
+        f"guess {'abc'[guess]}: kept {torch.minimum(P, certain).sum():.1f} = p {P[guess]:.1f};",
+        end=" ",
+    )
     print("equal laws:", bool((by_test - by_draw).abs().max() < 1e-12))
 
 
@@ -783,7 +851,10 @@ print("verify.fixed and verify.drawn agree to 1e-12:", exact.distance(by_draw, b
 
 # %%
 guess = int(q_sea.argmax())
-print(f"the draft model's likeliest token is kept with probability {p_sea[guess]:.3f}, a drawn one with {kept.sum():.3f}")
+print(
+    f"the draft model's likeliest token is kept with probability {p_sea[guess]:.3f}, "
+    f"a drawn one with {kept.sum():.3f}"
+)
 print(f"the best guess that there is would be kept with probability {p_sea.max():.3f}")
 
 # %% [markdown]
@@ -796,11 +867,14 @@ print(f"the best guess that there is would be kept with probability {p_sea.max()
 # %%
 @torch.inference_mode()
 def logits_along(request, most=40):
-    """Logits of both models at every position of the target's own answer, [positions, vocab] each."""
+    """Logits of both models along the target's own answer, [positions, vocab] each."""
     ids = target.encode(request)
     answer = ms.generate(target, ids, max_new_tokens=most).tokens
     both = torch.cat((ids, answer))[None, :-1]
-    return [model(both, model.new_cache(1, both.shape[1]))[0, len(ids) - 1 :].double() for model in (target.model, draft)]
+    return [
+        model(both, model.new_cache(1, both.shape[1]))[0, len(ids) - 1 :].double()
+        for model in (target.model, draft)
+    ]
 
 
 def acceptance(logits, sampling):
@@ -820,11 +894,22 @@ curves = {}
 for name, logits in texts.items():
     for top_p in (1.0, 0.9):
         label = name if top_p == 1 else f"{name}, top-p {top_p}"
-        curves[label] = {t: float(acceptance(logits, ms.Sampling(t, top_p=top_p)).mean()) for t in temperatures}
+        curves[label] = {
+            t: float(acceptance(logits, ms.Sampling(t, top_p=top_p)).mean()) for t in temperatures
+        }
 show(
-    plots.lines(curves, "Acceptance against temperature, mean over the positions of a text", "temperature", "Σ min(p, q)"),
-    alt="Four lines. On the program acceptance falls as the temperature rises; on the sentence it hardly moves. Top-p adds little.",
-    numbers="\n".join(f"{name}: " + ", ".join(f"{t} {y:.2f}" for t, y in curve.items()) for name, curve in curves.items()),
+    plots.lines(
+        curves,
+        "Acceptance against temperature, mean over the positions of a text",
+        "temperature",
+        "Σ min(p, q)",
+    ),
+    alt="Four lines. On the program acceptance falls as the temperature rises; "
+    "on the sentence it hardly moves. Top-p adds little.",
+    numbers="\n".join(
+        f"{name}: " + ", ".join(f"{t} {y:.2f}" for t, y in curve.items())
+        for name, curve in curves.items()
+    ),
 )
 
 # %% [markdown]
@@ -838,7 +923,10 @@ for name, logits in texts.items():
     agree = logits[0].argmax(1) == vocabulary[logits[1][:, vocabulary].argmax(1)]
     for word, where in {"agree": agree, "disagree": ~agree}.items():
         print(f"{name}: best tokens {word} at {int(where.sum())} positions;", end=" ")
-        print(f"acceptance {high[where].mean():.2f} at temperature 1.5, {low[where].mean():.2f} at 0.3")
+        print(
+            f"acceptance {high[where].mean():.2f} at temperature 1.5, "
+            f"{low[where].mean():.2f} at 0.3"
+        )
 
 # %% [markdown]
 # So a single number, "the acceptance of this draft model", does not exist. It is an average over positions at which almost

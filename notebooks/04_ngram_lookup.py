@@ -18,10 +18,10 @@ from minispec import plots
 from minispec.audit import read_requests
 from minispec.notebook import here, show
 
-torch.set_num_threads(min(2, torch.get_num_threads()))  # two threads at most: the same numbers everywhere
+torch.set_num_threads(min(2, torch.get_num_threads()))  # two at most: the same numbers everywhere
 device = "cpu"  # "cuda" if you have a GPU
 target = ms.load("smollm2-135m", device=device, dtype="float32")
-requests = {request["id"]: request for request in read_requests()}  # the 48 requests that come with the package
+requests = {request["id"]: request for request in read_requests()}  # the package's 48 requests
 print(requests["summarise-1"]["messages"][0]["content"])
 
 # %%
@@ -42,10 +42,11 @@ print(plain.text)
 
 # %%
 def look_up(text, most, sizes=(4, 3, 2)):
-    """What followed the longest n-gram that ends `text` and stood in it before; at most `most` tokens."""
+    """What followed the longest n-gram that ends `text` and stood in it before; `most` at most."""
     for n in sizes:
         ending = text[-n:]
-        for at in range(len(text) - n - 1, -1, -1):  # the latest earlier place first; the ending itself is left out
+        # the latest earlier place first; the ending itself is left out
+        for at in range(len(text) - n - 1, -1, -1):
             if text[at : at + n] == ending:
                 return text[at + n : at + n + most]
     return []
@@ -67,7 +68,7 @@ print("with n = 1 too: ", look_up(words[:-1], 3, sizes=(2, 1)))
 # 4. **Which match?** That is a choice. `ms.NGram` takes the latest (`match="latest"`), vLLM the earliest.
 
 # %%
-assert look_up([*"abcab"], 4) == [*"cab"]  # 1 and 3: not the ending itself, and three tokens are enough
+assert look_up([*"abcab"], 4) == [*"cab"]  # 1 and 3: not the ending itself; three tokens suffice
 assert look_up([*"abc"], 4) == []  # 2: no match, no draft
 assert look_up([*"abcabdab"], 1) == ["d"]  # 4: the latest
 print("checked:", look_up([*"abcab"], 4), look_up([*"abc"], 4), look_up([*"abcabdab"], 1))
@@ -86,7 +87,11 @@ def speculate(prompt, most, count=8):
     accepted_counts = []
     while len(text) < len(prompt) + most:
         guesses = look_up(text, count)
-        answers = target.model(torch.tensor([[text[-1], *guesses]], device=device), cache)[0].argmax(-1).tolist()
+        answers = (
+            target.model(torch.tensor([[text[-1], *guesses]], device=device), cache)[0]
+            .argmax(-1)
+            .tolist()
+        )
         accepted = 0
         while accepted < len(guesses) and guesses[accepted] == answers[accepted]:
             accepted += 1
@@ -98,22 +103,29 @@ def speculate(prompt, most, count=8):
 
 mine, accepted = speculate(prompt, most=70)
 assert mine[: len(plain.tokens)] == plain.tokens.tolist()
-print(f"{len(mine)} tokens, the same ones, in {len(accepted) + 1} passes of the target instead of {len(mine)}")
+print(
+    f"{len(mine)} tokens, the same ones, "
+    f"in {len(accepted) + 1} passes of the target instead of {len(mine)}"
+)
 
 # %% [markdown]
 # The package's `ms.NGram` is this drafter. It keeps a table from n-grams to the places that follow them, so that a lookup takes the same
 # time in a long text as in a short one.
 
 # %%
-lookup = ms.generate(target, prompt, drafter=ms.NGram(min_ngram=2, max_ngram=4, num_tokens=8), max_new_tokens=70)
+lookup = ms.generate(
+    target, prompt, drafter=ms.NGram(min_ngram=2, max_ngram=4, num_tokens=8), max_new_tokens=70
+)
 rounds = lookup.trace.rounds
 assert lookup.tokens.tolist() == plain.tokens.tolist()
-assert [len(round.accepted) for round in rounds][:-1] == accepted[: len(rounds) - 1]  # the last one is cut at 70 tokens
+# the last round is cut at 70 tokens
+assert [len(round.accepted) for round in rounds][:-1] == accepted[: len(rounds) - 1]
 show(
     plots.token_tape(lookup.trace, lambda token: target.tokenizer.decode([token])),
-    alt="A tape of tokens, one line a round: some rows are long and filled with copied tokens, some have struck-out tokens, and "
-    "some hold the target's own token only.",
-    numbers="accepted of drafted, by round: " + ", ".join(f"{len(r.accepted)}/{len(r.drafted)}" for r in rounds[:12]),
+    alt="A tape of tokens, one line a round: some rows are long and filled with copied tokens, "
+    "some have struck-out tokens, and some hold the target's own token only.",
+    numbers="accepted of drafted, by round: "
+    + ", ".join(f"{len(r.accepted)}/{len(r.drafted)}" for r in rounds[:12]),
 )
 print(f"{lookup.trace.tokens_per_pass:.2f} tokens a round (prefill is not counted as a round)")
 
@@ -132,9 +144,14 @@ print(f"{lookup.trace.tokens_per_pass:.2f} tokens a round (prefill is not counte
 kinds = list(dict.fromkeys(request["kind"] for request in requests.values()))
 chosen = [request for request in requests.values() if request["id"][-2:] in ("-2", "-3")]
 prompts = [target.encode(request["messages"]).tolist() for request in chosen]
-runs = [ms.generate(target, torch.tensor(p), drafter=ms.NGram(), max_new_tokens=48) for p in prompts]
+runs = [
+    ms.generate(target, torch.tensor(p), drafter=ms.NGram(), max_new_tokens=48) for p in prompts
+]
 answers = [run.tokens.tolist() for run in runs]
-print(f"{len(runs)} answers, {sum(map(len, answers))} tokens, {sum(len(run.trace.rounds) + 1 for run in runs)} passes")
+print(
+    f"{len(runs)} answers, {sum(map(len, answers))} tokens, "
+    f"{sum(len(run.trace.rounds) + 1 for run in runs)} passes"
+)
 
 
 # %%
@@ -155,7 +172,9 @@ for request, p, run, answer in zip(chosen, prompts, runs, answers):
     points[request["kind"]].append((overlap(p, answer), run.trace.tokens_per_pass))
 
 # %%
-numbers = "; ".join(f"{kind} " + ", ".join(f"({x:.2f}, {y:.2f})" for x, y in ps) for kind, ps in points.items())
+numbers = "; ".join(
+    f"{kind} " + ", ".join(f"({x:.2f}, {y:.2f})" for x, y in ps) for kind, ps in points.items()
+)
 show(
     plots.dots(
         points,
@@ -164,7 +183,8 @@ show(
         "tokens a round",
         level=1,
     ),
-    alt="A dot for each of sixteen requests: the more of the answer's 3-grams stood in the text before, the more tokens a round.",
+    alt="A dot for each of sixteen requests: the more of the answer's 3-grams stood in the text "
+    "before, the more tokens a round.",
     numbers="(overlap, tokens a round): " + numbers,
 )
 
@@ -213,7 +233,12 @@ def replay(prompt, answer, most, sizes):
 
 replayed = [replay(p, answer, 8, (4, 3, 2)) for p, answer in zip(prompts, answers)]
 assert [len(rounds) for rounds in replayed] == [len(run.trace.rounds) for run in runs]
-print("replayed rounds:", sum(map(len, replayed)), "  real rounds:", sum(len(run.trace.rounds) for run in runs))
+print(
+    "replayed rounds:",
+    sum(map(len, replayed)),
+    "  real rounds:",
+    sum(len(run.trace.rounds) for run in runs),
+)
 
 # %% [markdown]
 # The replay agrees with the real runs, round for round. Now change the settings: how short an n-gram may count as a match, and how long a
@@ -242,9 +267,16 @@ for shortest in (1, 2, 3):
 from minispec.bench import cost_curve
 
 curve = cost_curve(target, sizes=range(1, 18), repeats=3)
-print("tokens in the pass:", ", ".join(f"{n}: {here(f'{1e3 * curve[n]:.0f} ms')}" for n in (1, 2, 3, 5, 9, 17)))
+print(
+    "tokens in the pass:",
+    ", ".join(f"{n}: {here(f'{1e3 * curve[n]:.0f} ms')}" for n in (1, 2, 3, 5, 9, 17)),
+)
+# %% [markdown]
+# It tells what rounds can gain at best: their tokens would have taken as many plain passes, and the time of these is divided by
+# that of the rounds.
 
 
+# %%
 def gain(rounds):
     """At best: plain passes over the time of these rounds, both from the cost curve."""
     tokens = sum(accepted + 1 for _, accepted in rounds)
@@ -256,8 +288,13 @@ lengths = (2, 4, 8, 16)
 gains = {}
 for kind in kinds:
     mine = [i for i, request in enumerate(chosen) if request["kind"] == kind]
-    gains[kind] = [gain([r for i in mine for r in replay(prompts[i], answers[i], n, (4, 3, 2))]) for n in lengths]
-    print(f"{kind:<10}", ", ".join(f"{n}: {here(f'{g:.2f}')}" for n, g in zip(lengths, gains[kind])))
+    gains[kind] = [
+        gain([r for i in mine for r in replay(prompts[i], answers[i], n, (4, 3, 2))])
+        for n in lengths
+    ]
+    print(
+        f"{kind:<10}", ", ".join(f"{n}: {here(f'{g:.2f}')}" for n, g in zip(lengths, gains[kind]))
+    )
 
 # %%
 show(
@@ -268,8 +305,10 @@ show(
         "times as fast",
         level=1,
     ),
-    alt="Four bars for each kind of request, one for each longest draft: the gain at best on the machine that ran this.",
-    numbers="drafts of at most 8 tokens: " + ", ".join(f"{kind} {here(f'{gains[kind][2]:.2f}')}" for kind in kinds),
+    alt="Four bars for each kind of request, one for each longest draft: "
+    "the gain at best on the machine that ran this.",
+    numbers="drafts of at most 8 tokens: "
+    + ", ".join(f"{kind} {here(f'{gains[kind][2]:.2f}')}" for kind in kinds),
 )
 losers = [kind for kind in kinds if gains[kind][2] < 1]
 print("kinds that lose with 8 tokens here:", here(", ".join(losers) or "none"))
@@ -289,7 +328,9 @@ print("kinds that lose with 8 tokens here:", here(", ".join(losers) or "none"))
 # %%
 for temperature in (0.0, 0.5, 1.0):
     sampling = ms.Sampling(temperature=temperature, top_p=0.9)
-    batch = ms.generate_batch(target, [prompt] * 4, drafter=ms.NGram(), max_new_tokens=40, sampling=sampling, seed=1)
+    batch = ms.generate_batch(
+        target, [prompt] * 4, drafter=ms.NGram(), max_new_tokens=40, sampling=sampling, seed=1
+    )
     rounds = [len(generation.trace.rounds) for generation in batch]
     tokens = [len(generation.tokens) - 1 for generation in batch]
     print(f"temperature {temperature}: {sum(tokens) / sum(rounds):.1f} tokens a round")

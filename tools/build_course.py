@@ -1,6 +1,6 @@
 """Build the course: each notebooks/NN_title.py (jupytext percent) becomes the notebook beside it.
 
-    python tools/build_course.py                    # write the notebooks whose prose has changed; outputs stay
+    python tools/build_course.py                    # write the notebooks whose prose or layout has changed; outputs stay
     python tools/build_course.py --run [NAME..]     # write and run, all or the named ones
     python tools/build_course.py --check            # fail if a notebook is not what its source says
     python tools/build_course.py --repository URL   # put the repository's address into every link and install cell
@@ -13,6 +13,7 @@ output is not kept.
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import sys
 from pathlib import Path
@@ -47,7 +48,7 @@ def for_colab(stem: str) -> list[NotebookNode]:
     where = address().removeprefix("https://github.com/")
     link = f"https://colab.research.google.com/github/{where}/blob/{tag}/notebooks/{stem}.ipynb"
     image = "https://colab.research.google.com/assets/colab-badge.svg"
-    install = f"""# On Colab: this package, and the reader of the model's file. Everything else is there, and stays as it is.
+    install = f"""# On Colab: this package, and the reader of the model's file. All else is there, and stays as it is.
 import importlib.util
 
 if importlib.util.find_spec("minispec") is None:
@@ -70,13 +71,22 @@ def build(source: Path) -> NotebookNode:
 
 
 def keep_outputs(new: NotebookNode, old: NotebookNode) -> bool:
-    """Take the outputs of `old` over if all code is the same but for the install cell, which has none; else False."""
+    """Take the outputs of `old` over if all code means the same, the install cell apart, which has none; else False."""
     code = [[cell for cell in notebook.cells if cell.cell_type == "code"] for notebook in (new, old)]
-    if [cell.source for cell in code[0][1:]] != [cell.source for cell in code[1][1:]]:
+    if [meaning(cell.source) for cell in code[0][1:]] != [meaning(cell.source) for cell in code[1][1:]]:
         return False
     for mine, theirs in zip(*code, strict=True):
         mine.outputs, mine.execution_count = theirs.outputs, theirs.execution_count
     return True
+
+
+def meaning(source: str) -> str:
+    """Code without layout, comments and the functions' docstrings, none of which an output depends on."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+            del node.body[0]
+    return ast.dump(tree)
 
 
 def run(notebook: NotebookNode) -> None:
