@@ -38,9 +38,9 @@ def board(draw: Callable[..., Figure], sliders: Mapping[str, tuple[int, int]]) -
     def update(_: Any = None) -> None:
         try:
             figure = draw(*[control.value for control in controls])
-            image.value, words.value = notebook.png(figure), escape(str(figure.get_label()))
-        except ValueError as error:
-            words.value = escape(str(error))
+            image.value, words.value, image.layout.display = notebook.png(figure), escape(str(figure.get_label())), None
+        except ValueError as error:  # the picture of other values would contradict it
+            words.value, image.layout.display = escape(str(error)), "none"
 
     for name, (start, largest) in sliders.items():
         controls.append(w.IntSlider(value=start, max=largest, description=name, style={"description_width": "100px"}))

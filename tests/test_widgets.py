@@ -315,7 +315,9 @@ def test_acceptance_live_says_what_is_wrong_and_recovers():
     for token in "abcd":
         parts(box)["IntSlider", f"p({token})"].value = 0
     assert parts(box)["HTML", 0].value == "p and q each need a weight above 0, and none below"
+    assert parts(box)["Image", 0].layout.display == "none", "the picture of other weights is put away"
     assert "p 0.00 1.00 0.00 0.00" in moves(box, "p(b)", 2)
+    assert parts(box)["Image", 0].layout.display is None
 
 
 def test_round_live_steps_by_slider_buttons_and_play(plain):
