@@ -278,8 +278,9 @@ def fetch(name: str = DEFAULT) -> Path:
         return fetch_default()
     if name and Path(name).is_dir():
         return Path(name)
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise ValueError(f"unknown model {name!r}; use {DEFAULT}, a hub id such as owner/name, or an existing folder")
+    if not re.fullmatch(r"\w[\w.-]*/[\w.-]+", name):
+        wrong = f"the folder {name} does not exist" if re.search(r"[/\\]", name) else f"unknown model {name!r}"
+        raise ValueError(f"{wrong}; use {DEFAULT}, a hub id such as owner/name, or an existing folder")
     from huggingface_hub import snapshot_download
 
     patterns = ["*.json", "*.safetensors", "tokenizer.model", "*.jinja"]
