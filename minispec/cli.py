@@ -165,6 +165,13 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", metavar="D", help="auto, cpu, cuda, cuda:N or mps")
 
 
+def check_methods(methods: list[str]) -> None:
+    for method in methods:
+        if "," in method:
+            raise ValueError(f"--methods are separated by spaces, not commas: --methods {' '.join(METHODS[1:])}")
+        check_method(method)
+
+
 def check_method(method: str) -> None:
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}; use one of {', '.join(METHODS)}")
@@ -345,8 +352,7 @@ def explain(method: str, trace: Trace, one: float, speedup: float) -> str:
 
 
 def run_audit(args: argparse.Namespace) -> None:
-    for method in args.methods:
-        check_method(method)
+    check_methods(args.methods)
     from tqdm import tqdm
 
     from minispec import audit, hub
@@ -412,8 +418,7 @@ def run_train_draft(args: argparse.Namespace) -> None:
 
 
 def run_bench(args: argparse.Namespace) -> None:
-    for method in args.methods or ():
-        check_method(method)
+    check_methods(args.methods or [])
     check_budget(args.max_new_tokens)
     sizes = args.batch.split(",")
     if not all(size.isdigit() and int(size) for size in sizes) or args.repeats < 1:
