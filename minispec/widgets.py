@@ -53,8 +53,7 @@ def acceptance(p: Sequence[float], q: Sequence[float]) -> Figure:
     """Overlap, residual distribution and emitted law for weights p and q of four tokens. ValueError if all of one are 0."""
     if min(*p, *q) < 0 or not (sum(p) > 0 and sum(q) > 0):
         raise ValueError("p and q each need a weight above 0, and none below")
-    target, draft = np.array(p) / sum(p), np.array(q) / sum(q)
-    low = np.minimum(target, draft)
+    low = np.minimum(target := np.array(p) / sum(p), draft := np.array(q) / sum(q))
     rejected = (target - low).sum() * ((target - low).sum() > 1e-12)  # less is rounding
     rest = (target - low) / rejected if rejected else 0 * target
     kept: Any = {"facecolor": FILLS[0], "edgecolor": BLUE, "label": "min(p, q): accepted"}
@@ -68,7 +67,8 @@ def acceptance(p: Sequence[float], q: Sequence[float]) -> Figure:
     figure = Figure(figsize=(9.5, 3.3), dpi=100, facecolor="white", layout="constrained")
     for axes, (title, layers) in zip(figure.subplots(1, 3), parts.items(), strict=True):
         for i, (heights, style) in enumerate(layers):
-            axes.bar(range(4), heights, bottom=low if i else 0, linewidth=1.0 * (heights > 1e-12), **style)
+            edges = np.where(heights > 1e-12, style["edgecolor"], "none")  # no width 0: matplotlib 3.8 cannot dot that
+            axes.bar(range(4), heights, bottom=low if i else 0, **{**style, "edgecolor": edges})
         axes.set_title(title, loc="left", fontsize=11)
         axes.set(xticks=range(4), xticklabels="abcd", yticks=(0, 0.5, 1), xlim=(-0.6, 3.6), ylim=(0, 1.05))
         axes.spines[["top", "right"]].set_visible(False)

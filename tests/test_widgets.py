@@ -78,6 +78,9 @@ def test_nothing_is_rejected_where_p_equals_q(q):
     assert bars(residual) == [[0, 0, 0, 0]] and "empty" in residual.get_title("left")
     assert bars(emitted)[0] == normalised(P) and "rejected 0.00" in overlap.get_title("left")
     assert "nan" not in figure.get_label() and png(figure)
+    assert all(bar.get_linewidth() for axes in figure.axes for group in axes.containers for bar in group), (
+        "matplotlib 3.8 cannot dot an edge of no width"
+    )
 
 
 @pytest.mark.parametrize(("p", "q"), [((0, 0, 0, 0), P), (P, (0, 0, 0, 0)), (P, (1, -1, 1, 1))])
