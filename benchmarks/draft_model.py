@@ -48,7 +48,8 @@ def texts(lm: ms.LanguageModel) -> dict[str, list[Pair]]:
 @torch.inference_mode()
 def agreement(lm: ms.LanguageModel, folder: str | None, pairs: list[Pair]) -> float:
     """The share of the answers' tokens at which the draft model's likeliest token is the target's."""
-    model, equal, count = ms.load_drafter("draft", lm, folder).small.model, 0, 0
+    drafter: Any = ms.load_drafter("draft", lm, folder)
+    model, equal, count = drafter.small.model, 0, 0
     for prompt, answer in pairs:
         ids = torch.tensor([*prompt.tolist(), *answer])
         logits = model(ids[None], model.new_cache(1, len(ids)))[0, len(prompt) - 1 : -1]

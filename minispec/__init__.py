@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from minispec.decode import generate_batch as generate_batch
     from minispec.decode import stream as stream
     from minispec.drafters.draft_model import DraftModel as DraftModel
+    from minispec.drafters.dynamic_tree import DynamicTree as DynamicTree
+    from minispec.drafters.eagle import Eagle as Eagle
+    from minispec.drafters.medusa import Medusa as Medusa
     from minispec.drafters.ngram import NGram as NGram
     from minispec.hub import LanguageModel as LanguageModel
     from minispec.hub import fetch as fetch
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from minispec.trace import Generation as Generation
     from minispec.trace import Round as Round
     from minispec.trace import Trace as Trace
+    from minispec.tree import Shape as Shape
     from minispec.tree import TokenTree as TokenTree
 
 __version__ = "0.1.0"
@@ -37,6 +41,9 @@ HOME = {
     "generate_batch": "decode",
     "stream": "decode",
     "DraftModel": "drafters.draft_model",
+    "DynamicTree": "drafters.dynamic_tree",
+    "Eagle": "drafters.eagle",
+    "Medusa": "drafters.medusa",
     "NGram": "drafters.ngram",
     "LanguageModel": "hub",
     "fetch": "hub",
@@ -47,6 +54,7 @@ HOME = {
     "Generation": "trace",
     "Round": "trace",
     "Trace": "trace",
+    "Shape": "tree",
     "TokenTree": "tree",
 }
 __all__ = [*HOME, "__version__"]

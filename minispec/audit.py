@@ -19,9 +19,14 @@ from minispec import exact, faults
 from minispec.checkpoints import load_drafter
 from minispec.decode import generate, generate_batch
 from minispec.drafters.draft_model import DraftModel
+from minispec.drafters.dynamic_tree import DynamicTree
+from minispec.drafters.eagle import Eagle
+from minispec.drafters.medusa import Medusa
 from minispec.drafters.ngram import NGram
 from minispec.hub import load, toy
 from minispec.sampling import Sampling
+from minispec.tree import Shape, TokenTree
+from minispec.verify import Verdict, typical
 
 if TYPE_CHECKING:
     from minispec.drafters.base import Drafter
@@ -97,10 +102,44 @@ def zero_probability_token_passes(rule: exact.Rule) -> bool:
     return bool((rule(p, tree, torch.zeros(1, 2, dtype=torch.float64)).path >= 0).any())
 
 
+def toy_heads(lm: LanguageModel) -> dict[str, Drafter]:
+    """Medusa and EAGLE with random weights on a toy target: they guess badly, and must change nothing."""
+    from minispec.train.eagle import new_net
+    from minispec.train.medusa import new_heads
+
+    last, ids = lm.model.config.num_hidden_layers, torch.arange(lm.model.config.vocab_size)
+    net, heads = new_net(lm, (0, 1, last), ids), new_heads(lm, 3, ids)
+    generator = torch.Generator().manual_seed(0)
+    for weight in (*net.parameters(), *heads.parameters()):
+        if weight is not net.embed_tokens.weight:
+            weight.data += 0.3 * torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
+    shape = Shape.of([[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]])
+    return {
+        "medusa": Medusa(heads, shape, last),
+        "eagle chain": Eagle(net, 3),
+        "eagle static": Eagle(net, tree=shape),
+        "eagle dynamic": Eagle(net, tree=DynamicTree(depth=3, top_k=2, nodes=5)),
+    }
+
+
+def lossy() -> Iterator[Check]:
+    """How far typical acceptance is from the target's law: a distance over three tokens, at its usual and other settings."""
+    world, draft = exact.World(4, seed=5), exact.fixed_tree((2, 1))
+    for epsilon in (0.05, 0.09, 0.3):
+        alpha = epsilon**0.5
+
+        def rule(p: Tensor, tree: TokenTree, u: Tensor, epsilon: float = epsilon, alpha: float = alpha) -> Verdict:
+            return typical(p, tree, u, epsilon, alpha)
+
+        apart = exact.distance(exact.composed(rule, world, draft, 3), world.law(3))
+        measured = f"{apart:.3f} from the target's law over three tokens (total variation)"
+        yield Check(f"NOT lossless: typical acceptance, epsilon {epsilon}, alpha {alpha:.2f}", measured, None)
+
+
 def sampling_tests(samples: int) -> Iterator[Check]:
     """Whole generations on a toy model, method by method, with and without top-k and top-p."""
     lm, small = toy(), toy(vocab_size=5, seed=1, num_hidden_layers=1)
-    drafters = {"autoregressive": None, "ngram": NGram(1, 3, 3), "draft": DraftModel(small, 3)}
+    drafters = {"autoregressive": None, "ngram": NGram(1, 3, 3), "draft": DraftModel(small, 3), **toy_heads(lm)}
     for (method, drafter), sampling in itertools.product(
         drafters.items(), (Sampling(1.0), Sampling(0.7, top_k=3), Sampling(1.0, top_p=0.8))
     ):
@@ -223,11 +262,20 @@ def first_gap(lm: LanguageModel, prompt: Tensor, a: Tensor, b: Tensor) -> float 
 
 def run(lm: LanguageModel, methods: tuple[str, ...], full: bool) -> Iterator[Check]:
     """All checks of the audit, as they are done. The full one repeats token identity in bfloat16, beside transformers'."""
-    makers: dict[str, Callable[[], Drafter]] = {"draft": lambda: load_drafter("draft", lm), "ngram": NGram}
-    chosen = {method: makers[method] for method in methods if method in makers}
+    makers: dict[str, dict[str, Callable[[], Drafter]]] = {
+        "draft": {"draft": lambda: load_drafter("draft", lm)},
+        "ngram": {"ngram": NGram},
+        "medusa": {"medusa": lambda: load_drafter("medusa", lm)},
+        "eagle": {
+            f"eagle {tree}": lambda tree=tree: load_drafter("eagle", lm, tree=tree)
+            for tree in ("chain", "static", "dynamic")
+        },
+    }
+    chosen = {name: make for method in methods for name, make in makers.get(method, {}).items()}
     yield from enumeration(full)
     yield from wrong_rules(20_000 if full else 4_000)
     yield from sampling_tests(100_000 if full else 5_000)
+    yield from lossy()
     yield from identity(lm, chosen, 48 if full else 4, 128 if full else 32, (1, 4, 16) if full else (1, 4), lm)
     if full and lm.model.dtype == torch.float32:
         judge, lm = lm, load(lm.name, str(lm.model.device), torch.bfloat16)

@@ -9,6 +9,7 @@ alone: what is missing to it is overhead. (Autoregressive decoding has overhead 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import platform
@@ -24,8 +25,10 @@ import torch
 from torch import Tensor
 
 from minispec.decode import generate_batch
+from minispec.drafters.dynamic_tree import DynamicTree
 from minispec.sampling import Dice, Sampling
 from minispec.theory import oracle_bound
+from minispec.tree import Shape
 
 if TYPE_CHECKING:
     from minispec.drafters.base import Drafter
@@ -305,8 +308,13 @@ def add_bounds(
 
 def settings(drafter: Drafter) -> dict[str, Any]:
     """What a drafter was built with."""
-    known = {name: value for name, value in vars(drafter).items() if isinstance(value, int | float | str | range)}
-    return {name: list(value) if isinstance(value, range) else value for name, value in known.items()}
+    known = {
+        name: value
+        for name, value in vars(drafter).items()
+        if isinstance(value, int | float | str | range | Shape | DynamicTree)
+    }
+    plain = {range: list, Shape: dataclasses.asdict, DynamicTree: dataclasses.asdict}
+    return {name: plain.get(type(value), lambda x: x)(value) for name, value in known.items()}
 
 
 def machine(lm: LanguageModel) -> dict[str, Any]:

@@ -32,7 +32,8 @@ class KVCache:
     def reserve(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Make room for `tokens` [rows, time] (-1 pads): the slot of each, and what each may see [rows, time, keys].
 
-        Lengths grow here. Raises ValueError when a row would grow beyond the capacity.
+        `mask` [rows, time, time + k]: which of the row's last k slots, and of the new tokens, each new one sees; k is often
+        0, and all that lies before is seen. Lengths grow here. Raises ValueError when a row would grow beyond the capacity.
         """
         rows, time = tokens.shape
         before = torch.tensor(self.lengths, device=tokens.device)[:, None]  # [rows, 1]
@@ -47,14 +48,15 @@ class KVCache:
         # Views of all layers at once, as a view costs time: where new tokens go, and all that is read.
         self.new = [store[:, :, :, self.end - time : self.end].unbind() for store in (self.keys, self.values)]
         self.seen = [store[:, :, :, : self.end].unbind() for store in (self.keys, self.values)]
-        if time == 1 and self.one_slice:
-            return slots, None  # a single new token sees everything
-        new = torch.arange(self.end, device=tokens.device) - before  # [rows, keys]: which new token a slot holds
         if mask is None:
+            if time == 1 and self.one_slice:
+                return slots, None  # a single new token sees everything
             mask = torch.ones(time, time, dtype=torch.bool, device=tokens.device).tril().expand(rows, -1, -1)
-        column = new.clamp(0, time - 1)[:, None].expand(-1, time, -1)
-        seen = mask.gather(2, column) & (new >= 0)[:, None] & (new < time)[:, None]
-        return slots, seen | (new < 0)[:, None]  # [rows, time, keys]
+        width = mask.shape[2]
+        # [rows, keys]: the column of the mask that speaks of a slot
+        column = torch.arange(self.end, device=tokens.device) - before + (width - time)
+        seen = mask.gather(2, column.clamp(0, width - 1)[:, None].expand(-1, time, -1)) & (column < width)[:, None]
+        return slots, seen | (column < 0)[:, None]  # [rows, time, keys]
 
     def write(self, layer: int, keys: Tensor, values: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Store one layer's new keys and values [rows, kv_heads, time, head_dim]; return all up to the longest row."""

@@ -16,11 +16,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from minispec import __version__
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from minispec.drafters.base import Drafter
     from minispec.hub import LanguageModel
     from minispec.trace import Trace
+    from minispec.train.data import Corpus
 
-METHODS = ("autoregressive", "draft", "ngram")
+METHODS = ("autoregressive", "draft", "ngram", "medusa", "eagle")
+TRAINED = ("draft", "medusa", "eagle")  # these have weights
 VERDICTS = {True: "ok  ", False: "FAIL", None: "    "}
 DEMO_PROMPT = "Explain in a short paragraph why the sky is blue during the day and red in the evening."
 
@@ -91,6 +95,8 @@ def build_parser() -> argparse.ArgumentParser:
     generate.add_argument("--method", default="autoregressive", metavar="M", help=f"one of {', '.join(METHODS)}")
     generate.add_argument("--drafter", metavar="PATH", help="a folder or hub id to draft with (default: the one shipped)")
     generate.add_argument("--num-tokens", type=int, metavar="N", help="tokens drafted a round, at most")
+    generate.add_argument("--tree", choices=["chain", "static", "dynamic"], help="what medusa and eagle draft")
+    generate.add_argument("--rule", choices=["lossless", "typical"], default="lossless", help="typical is not lossless")
     generate.add_argument("--prompt", required=True, help="what to ask; a chat message where the model has a template")
     generate.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 (default) is greedy")
     generate.add_argument("--top-k", type=int, default=0, metavar="K", help="0 (default) is off")
@@ -156,6 +162,28 @@ def build_parser() -> argparse.ArgumentParser:
     draft.add_argument("--model", default="smollm2-135m", metavar="ID", help="smollm2-135m, a hub id or a folder")
     draft.add_argument("--device", default="auto", metavar="D", help="auto, cpu, cuda, cuda:N or mps")
     draft.set_defaults(run=run_train_draft)
+
+    for name, what in (("medusa", "Medusa heads"), ("eagle", "an EAGLE head")):
+        ahead = stages.add_parser(name, help=f"train {what} on the target's hidden states")
+        ahead.add_argument("--text", default="training/text.npz", metavar="FILE", help="default: training/text.npz")
+        ahead.add_argument("--out", required=True, metavar="DIR", help="the folder to write; what was there is replaced")
+        ahead.add_argument("--states", metavar="DIR", help="where the target's hidden states are cached (5 kB a token)")
+        if name == "medusa":
+            ahead.add_argument("--heads", type=int, default=4, metavar="N", help="tokens ahead (default: 4)")
+            ahead.add_argument("--depth", type=int, default=1, metavar="N", help="residual blocks a head (default: 1)")
+        else:
+            ahead.add_argument("--layers", type=int, nargs="+", metavar="I", help="hidden states to fuse (EAGLE-3's three)")
+            ahead.add_argument("--unroll", type=int, default=3, metavar="N", help="tokens drafted in training (default: 3)")
+            ahead.add_argument("--eagle", type=int, default=3, choices=[1, 3], help="1: from the last hidden state alone")
+            ahead.add_argument("--train-head", action="store_true", help="train the output matrix too")
+        ahead.add_argument("--vocabulary", type=int, default=8192, metavar="N", help="ids that it may draft (default: 8192)")
+        ahead.add_argument("--steps", type=int, default=2000, metavar="N")
+        ahead.add_argument("--batch", type=int, default=8, metavar="N", help="texts a step and process (default: 8)")
+        ahead.add_argument("--lr", type=float, default=1e-3, metavar="X")
+        ahead.add_argument("--seed", type=int, default=0, metavar="S")
+        ahead.add_argument("--model", default="smollm2-135m", metavar="ID", help="smollm2-135m, a hub id or a folder")
+        ahead.add_argument("--device", default="auto", metavar="D", help="auto, cpu, cuda, cuda:N or mps")
+        ahead.set_defaults(run=run_train_ahead)
     return parser
 
 
@@ -182,13 +210,22 @@ def check_budget(max_new_tokens: int) -> None:
         raise ValueError(f"--max-new-tokens must be 1 or more, but is {max_new_tokens}")
 
 
-def make_drafter(method: str, lm: LanguageModel, source: str | None = None, num_tokens: int | None = None) -> Drafter | None:
+def make_drafter(
+    method: str, lm: LanguageModel, source: str | None = None, num_tokens: int | None = None, tree: str | None = None
+) -> Drafter | None:
     """The drafter of a method; None for autoregressive decoding."""
+    if num_tokens is not None and num_tokens < 1:
+        raise ValueError(f"--num-tokens must be 1 or more, but is {num_tokens}")
     options: dict[str, Any] = {} if num_tokens is None else {"num_tokens": num_tokens}
+    if tree and method not in ("medusa", "eagle"):
+        raise ValueError(f"the method {method} drafts no trees, so --tree says nothing; choose --method medusa or eagle")
+    options |= {"tree": tree} if tree else {}
     if options and method == "autoregressive":
         raise ValueError("the method autoregressive drafts nothing, so --num-tokens says nothing; choose another --method")
     if source and method in ("autoregressive", "ngram"):
-        raise ValueError(f"the method {method} has no weights, so --drafter says nothing; choose --method draft")
+        raise ValueError(
+            f"the method {method} has no weights, so --drafter says nothing; choose --method {', '.join(TRAINED)}"
+        )
     if method == "autoregressive":
         return None
     if method == "ngram":
@@ -246,9 +283,10 @@ def run_generate(args: argparse.Namespace) -> None:
     sampling = Sampling(args.temperature, args.top_k, args.top_p)
     lm = hub.load(args.model, args.device, args.dtype)
     options = {"sampling": sampling, "seed": args.seed, "max_new_tokens": args.max_new_tokens, "stop": args.stop}
+    options["rule"] = args.rule
     if lm.tokenizer is None:
         raise ValueError(f"{args.model} has no tokenizer, so a text prompt cannot be read")
-    drafter = make_drafter(args.method, lm, args.drafter, args.num_tokens)
+    drafter = make_drafter(args.method, lm, args.drafter, args.num_tokens, args.tree)
     generation = show_stream(lm, args.prompt, drafter, show=not args.json, **options)
     trace = generation.trace
     if args.json:
@@ -305,7 +343,7 @@ def run_demo(args: argparse.Namespace) -> None:
 
     lm = hub.load(args.model, args.device, args.dtype)
     generate(lm, args.prompt, max_new_tokens=4)  # the first passes of a process are slow
-    methods = METHODS if lm.name == hub.DEFAULT else [method for method in METHODS if method != "draft"]
+    methods = METHODS if lm.name == hub.DEFAULT else [method for method in METHODS if method not in TRAINED]
     traces, texts = {}, []
     for method in methods:
         drafter = make_drafter(method, lm)
@@ -387,14 +425,14 @@ def run_train_data(args: argparse.Namespace) -> None:
     print(f"{file}: {len(corpus.texts)} texts, {corpus.tokens} answer tokens, {file.stat().st_size / 1e6:.1f} MB")
 
 
-def run_train_draft(args: argparse.Namespace) -> None:
+def open_training(args: argparse.Namespace) -> tuple[LanguageModel, Corpus, Path]:
+    """The target, its texts, and where the result goes; ValueError for what cannot be trained."""
     if args.steps < 1 or args.batch < 1 or not args.lr > 0:
         raise ValueError("--steps and --batch must be 1 or more, and --lr above 0")
     from pathlib import Path
 
     from minispec import hub
     from minispec.train.data import Corpus
-    from minispec.train.draft import train_draft
 
     out = Path(args.out)
     if not out.parent.is_dir():
@@ -407,6 +445,14 @@ def run_train_draft(args: argparse.Namespace) -> None:
     lm = hub.load(args.model, device, "float32")
     if corpus.target != lm.name:
         raise ValueError(f"{args.text} holds answers of {corpus.target}, not of {lm.name}; let {lm.name} write its own")
+    return lm, corpus, out
+
+
+def run_train_draft(args: argparse.Namespace) -> None:
+    from minispec import hub
+    from minispec.train.draft import train_draft
+
+    lm, corpus, out = open_training(args)
     texts, held = corpus.split()
     recipe = {"layers": args.layers, "width": args.width, "depth": args.depth, "drafted": args.vocabulary}
     recipe |= {"steps": args.steps, "batch": args.batch, "lr": args.lr, "seed": args.seed}
@@ -415,6 +461,29 @@ def run_train_draft(args: argparse.Namespace) -> None:
         return  # another process reports
     size = (out / "model.safetensors").stat().st_size / 1e6
     print(f"{out}: {size:.1f} MB; {', '.join(f'{name} {value:.3f}' for name, value in measured.items())}")
+
+
+def run_train_ahead(args: argparse.Namespace) -> None:
+    from pathlib import Path
+
+    from minispec import hub
+
+    lm, corpus, out = open_training(args)
+    folder = Path(args.states) if args.states else hub.home() / "states"
+    recipe = {"drafted": args.vocabulary, "steps": args.steps, "batch": args.batch, "lr": args.lr, "seed": args.seed}
+    if args.stage == "medusa":
+        from minispec.train.medusa import train_medusa
+
+        measured = train_medusa(lm, corpus, folder, out, recipe | {"heads": args.heads, "depth": args.depth})
+    else:
+        from minispec.train.eagle import train_eagle
+
+        own = {"layers": args.layers, "unroll": args.unroll, "eagle": args.eagle, "train_head": args.train_head}
+        measured = train_eagle(lm, corpus, folder, out, recipe | own)
+    if measured:
+        size = (out / "model.safetensors").stat().st_size / 1e6
+        rates = " ".join(f"{rate:.3f}" for rate in measured["held_out_acceptance"])
+        print(f"{out}: {size:.1f} MB; on held-out texts accepted by position {rates}")
 
 
 def run_bench(args: argparse.Namespace) -> None:
@@ -441,8 +510,10 @@ def run_bench(args: argparse.Namespace) -> None:
         requests = spread(requests, args.limit)
     lm = hub.load(args.model, args.device, args.dtype)
     sources = {"draft": args.drafter}
-    drafted = lm.name == hub.DEFAULT or args.drafter  # is there a draft model for it?
-    methods = args.methods or [method for method in METHODS if method != "draft" or drafted]
+    there = (
+        METHODS if lm.name == hub.DEFAULT else [m for m in METHODS if m not in TRAINED or (m == "draft" and args.drafter)]
+    )
+    methods = args.methods or there
     if args.drafter and "draft" not in methods:
         raise ValueError("--drafter says what the method draft drafts with; add draft to --methods")
     drafters = {m: make_drafter(m, lm, sources.get(m), args.num_tokens) for m in methods if m != "autoregressive"}
@@ -466,6 +537,7 @@ def run_export(args: argparse.Namespace) -> None:
     from minispec.checkpoints import export_draft, load_drafter
 
     lm = hub.load(args.model, args.device, args.dtype)
-    export_draft(load_drafter(args.drafter, lm, args.source), lm, Path(args.folder))
+    drafter: Any = load_drafter(args.drafter, lm, args.source)
+    export_draft(drafter, lm, Path(args.folder))
     print(args.folder)
     print(f"open it with transformers, or here: minispec generate --method draft --drafter {args.folder}", file=sys.stderr)

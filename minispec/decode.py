@@ -10,7 +10,6 @@ token and the draft, and emits the accepted tokens and one of the target's own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,7 +19,7 @@ from minispec import verify
 from minispec.drafters.base import Drafter
 from minispec.sampling import Dice, Sampling, working_dtype
 from minispec.text import TextStream, tokens_until_stop
-from minispec.trace import Clock, Generation, Round, Trace
+from minispec.trace import Clock, Generation, Request, Round
 from minispec.tree import TokenTree
 
 if TYPE_CHECKING:
@@ -29,21 +28,11 @@ if TYPE_CHECKING:
 GREEDY = Sampling()
 
 
-@dataclass
-class Request:
-    """One row: what was asked, and what has been emitted so far."""
-
-    row: int
-    prompt: Tensor
-    tokens: list[int] = field(default_factory=list)
-    trace: Trace = field(default_factory=Trace)
-    finish_reason: str | None = None
-
-
 def generate(lm: LanguageModel, prompt: Prompt, drafter: Drafter | None = None, **options) -> Generation:
     """Generate a continuation of `prompt`: a string (one user message), a list of chat messages, or 1-D ids.
 
-    `options`: max_new_tokens=128, sampling=Sampling() (greedy), seed=0, stop=None (a string or several).
+    `options`: max_new_tokens=128, sampling=Sampling() (greedy), seed=0, stop=None (a string or several), rule="lossless"
+    (the other, "typical", changes the law of the text: see `verify.typical`).
     Raises ValueError for an empty prompt, one that with the new tokens exceeds the model's positions,
     max_new_tokens < 1, and logits that are not finite.
     """
@@ -79,9 +68,10 @@ class Decoder:
         sampling: Sampling = GREEDY,
         seed: int = 0,
         stop: str | Sequence[str] | None = None,
+        rule: str = "lossless",
     ):
         self.lm, self.model, self.drafter = lm, lm.model, drafter
-        self.max_new_tokens, self.sampling = max_new_tokens, sampling
+        self.max_new_tokens, self.sampling, self.rule = max_new_tokens, sampling, rule
         self.stop = [stop] if isinstance(stop, str) else list(stop or ())
         if not (isinstance(max_new_tokens, int) and max_new_tokens >= 1):
             raise ValueError(f"max_new_tokens must be a whole number, 1 or more, but is {max_new_tokens!r}")
@@ -91,6 +81,8 @@ class Decoder:
             raise ValueError("generate_batch needs a list of prompts, with at least one in it")
         if not isinstance(sampling, Sampling):
             raise ValueError(f"sampling must be a Sampling, such as Sampling(temperature=0.8), but is {sampling!r}")
+        if rule not in ("lossless", "typical"):
+            raise ValueError(f"rule must be 'lossless' or 'typical', but is {rule!r}")
         if drafter and not hasattr(drafter, "propose"):
             raise ValueError(f"drafter must be one, such as NGram() or load_drafter('draft', lm), but is {drafter!r}")
         self.requests = [Request(row, lm.encode(prompt)) for row, prompt in enumerate(prompts)]
@@ -184,10 +176,12 @@ class Decoder:
         return rounds
 
     def verdict(self, logits: Tensor, tree: TokenTree) -> verify.Verdict:
-        """The lossless rule that fits the sampling and the way the draft was made."""
-        if self.sampling.temperature == 0:
+        """The lossless rule that fits the sampling and the way the draft was made, unless the lossy one was asked for."""
+        if self.sampling.temperature == 0:  # where p is one token, the lossy rule says the same
             return verify.greedy(logits, tree)
         u = self.dice.roll([n + 1 for n in tree.counts], working_dtype(logits)).to(logits.device)
+        if self.rule == "typical":
+            return verify.typical(self.sampling(logits), tree, u)
         rows = torch.arange(len(u), device=logits.device)
         rule = verify.fixed if tree.q is None else verify.drawn
         return rule(lambda at: self.sampling(logits[rows, at]), tree, u)

@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,14 +184,17 @@ def load_weights(
     dtype: torch.dtype,
     shared: dict[str, Tensor] | None = None,
     extra: Sequence[str] = (),
+    names: Callable[[str], list[str]] | None = None,
 ) -> None:
     """Fill `model` (on the meta device) tensor by tensor, so that no second copy of the weights is ever held.
 
-    `shared`: tensors to use as they are, which `folder` then lacks; `extra`: tensors in it that are no weights.
+    `shared`: tensors to use as they are, which `folder` then lacks; `extra`: tensors in it that are no weights; `names`:
+    what makes up one of our tensors there (default: `checkpoint_names`).
     Raises ValueError if a tensor is missing, left over or of the wrong shape, or a file is damaged.
     """
     from safetensors import SafetensorError, safe_open
 
+    names = names or checkpoint_names
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise ValueError(f"{folder} holds no .safetensors file; convert the weights to safetensors first")
@@ -213,11 +216,11 @@ def load_weights(
             if name == "lm_head.weight" and model.config.tie_word_embeddings:
                 left.discard(name)
                 continue
-            parts = [read(part) for part in checkpoint_names(name)]
+            parts = [read(part) for part in names(name)]
             filled[name] = parts[0] if len(parts) == 1 else torch.cat(parts)
             if filled[name].shape != empty.shape:
                 shapes = f"{list(filled[name].shape)}, not {list(empty.shape)}"
-                raise ValueError(f"{' + '.join(checkpoint_names(name))} in {folder} has shape {shapes}")
+                raise ValueError(f"{' + '.join(names(name))} in {folder} has shape {shapes}")
     except SafetensorError as error:
         raise ValueError(f"a weights file in {folder} is damaged ({first_line(error)}); fetch it again") from error
     left = {name for name in left if not name.endswith("rotary_emb.inv_freq")}  # old checkpoints store it

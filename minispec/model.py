@@ -121,8 +121,11 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, *attention: Any) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), *attention)
-        gate, up = self.gate_up_proj(self.post_attention_layernorm(x)).chunk(2, dim=-1)
-        return x + self.down_proj(F.silu(gate) * up)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+    def mlp(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        return self.down_proj(F.silu(gate) * up)
 
 
 class Transformer(nn.Module):
@@ -185,21 +188,31 @@ class Transformer(nn.Module):
     ) -> list[Tensor]:
         """Hidden states [batch, time, width] of the named `layers`, then the last one, which is what the head reads.
 
-        Layer i is what block i takes in, so 0 is the embedding: transformers' numbering of `hidden_states`.
+        Layer i is what block i takes in, so 0 is the embedding and the number of blocks is the last one, after the norm:
+        transformers' numbering of `hidden_states`.
         """
-        slots, mask = cache.reserve(tokens, mask)
-        positions = slots if positions is None else positions
-        angles = positions[:, None, :, None].float() * self.frequencies  # [batch, 1, time, head_dim / 2]
-        cos, sin = angles.cos() * self.rope_scale, angles.sin() * self.rope_scale
-        cos, sin = torch.cat((cos, cos), -1).to(self.dtype), torch.cat((-sin, sin), -1).to(self.dtype)
-        if mask is not None:
-            group = self.config.num_attention_heads // self.config.num_key_value_heads
-            bias = torch.zeros(mask.shape, dtype=self.dtype, device=self.device).masked_fill(~mask, float("-inf"))
-            mask = bias[:, None].repeat(1, 1, group, 1)  # [batch, 1, group * time, keys]
+        shared = self.prepare(tokens, cache, positions, mask)
         x = self.embed_tokens(tokens.clamp(min=0))
         named = {}
         for i, block in enumerate(self.layers):
             if i in layers:
                 named[i] = x
-            x = block(x, cos, sin, mask, cache, slots)
-        return [*(named[i] for i in layers), self.norm(x)]
+            x = block(x, *shared)
+        named[len(self.layers)] = self.norm(x)
+        return [named[i] for i in (*layers, len(self.layers))]
+
+    def prepare(self, tokens: Tensor, cache: KVCache, positions: Tensor | None, mask: Tensor | None) -> tuple[Any, ...]:
+        """What every block needs beside its input: cos and sin of the positions, the mask as numbers, cache and slots."""
+        slots, mask = cache.reserve(tokens, mask)
+        cos, sin = self.angles(slots if positions is None else positions)
+        if mask is not None:
+            group = self.config.num_attention_heads // self.config.num_key_value_heads
+            bias = torch.zeros(mask.shape, dtype=self.dtype, device=self.device).masked_fill(~mask, float("-inf"))
+            mask = bias[:, None].repeat(1, 1, group, 1)  # [batch, 1, group * time, keys]
+        return cos, sin, mask, cache, slots
+
+    def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """What `rotate` needs at `positions` [batch, time]: cos and sin [batch, 1, time, head_dim]."""
+        angles = positions[:, None, :, None].float() * self.frequencies  # [batch, 1, time, head_dim / 2]
+        cos, sin = angles.cos() * self.rope_scale, angles.sin() * self.rope_scale
+        return torch.cat((cos, cos), -1).to(self.dtype), torch.cat((-sin, sin), -1).to(self.dtype)

@@ -100,6 +100,17 @@ class Generation:
     trace: Trace
 
 
+@dataclass
+class Request:
+    """One row of a generation that is going on: what was asked, and what has been emitted so far."""
+
+    row: int
+    prompt: torch.Tensor
+    tokens: list[int] = field(default_factory=list)
+    trace: Trace = field(default_factory=Trace)
+    finish_reason: str | None = None
+
+
 class Clock:
     """Seconds between marks; on CUDA from events, so that marking does not wait for the device."""
 

@@ -9,7 +9,8 @@ position i + 1. A chain is a tree with one branch, and no draft is a tree withou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -67,3 +68,68 @@ class TokenTree:
 
     def to(self, device: torch.device) -> TokenTree:
         return TokenTree(self.tokens.to(device), self.parents.to(device), None if self.q is None else self.q.to(device))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A tree before its tokens are known: node i hangs below block position parents[i], as its child of rank ranks[i].
+
+    Shape.of([[0], [1], [0, 0]])                          # the two likeliest first tokens, one more below the likeliest
+    """
+
+    parents: tuple[int, ...]
+    ranks: tuple[int, ...]
+
+    @classmethod
+    def of(cls, paths: Sequence[Sequence[int]]) -> Shape:
+        """From paths of ranks. Raises ValueError for a path that stands there twice, is empty, or lacks its beginning."""
+        ordered = sorted(map(tuple, paths), key=lambda path: (len(path), path))
+        place = {(): 0} | {path: i + 1 for i, path in enumerate(ordered)}
+        if len(place) != len(ordered) + 1 or not all(path[:-1] in place for path in ordered):
+            raise ValueError("a tree needs different paths that are not empty, and of each path its beginnings too")
+        return cls(tuple(place[path[:-1]] for path in ordered), tuple(path[-1] for path in ordered))
+
+    @property
+    def read(self) -> int:
+        """Nodes that have children."""
+        return len({*self.parents} - {0})
+
+    @property
+    def depths(self) -> list[int]:
+        depths = [0]
+        for parent in self.parents:
+            depths.append(depths[parent] + 1)
+        return depths[1:]
+
+    def filled(self, tokens: Sequence[Sequence[int]], budget: Sequence[int]) -> TokenTree:
+        """A tree a row from tokens[row][node], each cut to its budget: no node that is deeper, and no more nodes."""
+        kept = [[i for i, d in enumerate(self.depths) if d <= most][: max(0, most)] for most in budget]
+        width = max(map(len, kept))
+        rows = [[row[i] for i in nodes] for row, nodes in zip(tokens, kept, strict=True)]
+        parents = [[self.parents[i] for i in nodes] for nodes in kept]
+        padded = [torch.tensor([[*row, *[-1] * (width - len(row))] for row in part]) for part in (rows, parents)]
+        return TokenTree(*(part.view(len(rows), width) for part in padded))
+
+
+def grow(rates: Sequence[Sequence[float]], cost: Callable[[int], float], draft_s: float = 0.0, most: int = 64) -> Shape:
+    """The tree with the highest speedup, up to `most` nodes, from rates[depth][rank]: how often the drafted token of that
+    rank is the right one at that depth (given that those above it are; ranks in falling order).
+
+    A node is worth the product of the rates along its path: it adds that many tokens a round. Nodes are added from the
+    worthiest down; of all the trees on the way the one with the best tokens a round over `cost(1 + nodes) + draft_s` stays.
+    """
+    worth: list[tuple[float, tuple[int, ...]]] = [(-rates[0][0], (0,))]
+    paths: list[tuple[int, ...]] = []
+    expected, best, size = 1.0, cost(1), 0  # best: seconds a token
+    while worth and len(paths) < most:
+        gain, path = heapq.heappop(worth)
+        paths.append(path)
+        expected -= gain
+        rate = rates[len(path) - 1]
+        if path[-1] + 1 < len(rate) and rate[path[-1]] > 0:
+            heapq.heappush(worth, (gain / rate[path[-1]] * rate[path[-1] + 1], (*path[:-1], path[-1] + 1)))
+        if len(path) < len(rates):
+            heapq.heappush(worth, (gain * rates[len(path)][0], (*path, 0)))
+        if (cost(1 + len(paths)) + draft_s) / expected < best:
+            best, size = (cost(1 + len(paths)) + draft_s) / expected, len(paths)
+    return Shape.of(paths[:size])

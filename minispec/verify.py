@@ -1,8 +1,9 @@
-"""The acceptance rules: which drafted tokens stay, and which token the target adds. Each keeps the target's own law.
+"""The acceptance rules: which drafted tokens stay, and which token the target adds. All but the last keep the target's law.
 
     greedy(logits, tree)                                  # temperature 0: go down while the target's choice is a child
     fixed(p_at, tree, u)                                  # children chosen beforehand: draw from p, go down if it is one
     drawn(p_at, tree, u)                                  # children drawn from q: accept with min(1, p/q), else residual
+    typical(p, tree, u)                                   # lossy: accept what is likely enough
 
 All return a `Verdict`: a path down the tree and one token more. Randomness comes in as `u` [batch, nodes + 1], uniform
 numbers in [0, 1) by block position, which is what lets `exact.py` compute a rule's law by enumeration. `p_at(at)` gives
@@ -94,10 +95,37 @@ def drawn(p_at: Callable[[Tensor], Tensor], tree: TokenTree, u: Tensor) -> Verdi
             p = torch.where(accept[:, None], p_at(at), p)
             taken &= ~accept[:, None]
             accepted[:, i] = accept
-    positions = torch.where(accepted, torch.arange(1, nodes + 1, device=u.device), nodes + 1).sort(1).values
-    longest = int(accepted.sum(1).max())
-    path = positions[:, :longest]
-    return Verdict(torch.where(path <= nodes, path, -1), draw(p, u[:, 0]))
+    return Verdict(as_path_of(accepted), draw(p, u[:, 0]))
+
+
+def typical(p: Tensor, tree: TokenTree, u: Tensor, epsilon: float = 0.09, alpha: float = 0.3) -> Verdict:
+    """LOSSY: the emitted text has another law than the target's. Accept a token that is likely enough, draw or no draw.
+
+    Node x below a position is accepted if p(x) > min(epsilon, alpha * exp(-entropy of p)) there: where the target is
+    unsure, less will do. The longest accepted path stays, among equals the likeliest; the token after it is drawn from p.
+    `p` [batch, nodes + 1, vocab] by block position. Cai et al. 2024 (Medusa), section 2.3.1.
+    """
+    rows = torch.arange(len(p), device=p.device)
+    threshold = (alpha * torch.special.entr(p).sum(-1).neg().exp()).clamp(max=epsilon)  # [batch, nodes + 1]
+    parents, real = tree.parents.clamp(min=0), tree.tokens >= 0
+    chance = p[rows[:, None], parents, tree.tokens.clamp(min=0)]  # [batch, nodes]
+    passed = real & (chance > threshold.gather(1, parents))
+    ok = torch.cat((torch.ones_like(passed[:, :1]), passed), 1)  # the pending token is text already
+    whole = (tree.ancestors <= ok[:, None]).all(2)  # [batch, nodes + 1]: accepted, and all above it
+    log = torch.cat((torch.zeros_like(chance[:, :1]), chance.log()), 1)
+    likelihood = torch.where(tree.ancestors, log[:, None], 0).sum(2)
+    longest = torch.where(whole, tree.depths, -1)
+    at = torch.where(longest == longest.amax(1, keepdim=True), likelihood, -torch.inf).argmax(1)
+    on_path = tree.ancestors[rows, at][:, 1:]  # [batch, nodes]
+    return Verdict(as_path_of(on_path), draw(p[rows, at], u[:, 0]))
+
+
+def as_path_of(accepted: Tensor) -> Tensor:
+    """Block positions of the accepted nodes [batch, nodes] in ascending order, [batch, depth]; -1 pads."""
+    nodes = accepted.shape[1]
+    positions = torch.where(accepted, torch.arange(1, nodes + 1, device=accepted.device), nodes + 1).sort(1).values
+    path = positions[:, : int(accepted.sum(1).max())]
+    return torch.where(path <= nodes, path, -1)
 
 
 def as_path(steps: list[Tensor], tree: TokenTree) -> Tensor:

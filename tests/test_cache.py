@@ -62,3 +62,20 @@ def test_what_padding_wrote_is_never_read():
 def test_size_in_bytes():
     lm = ms.toy()  # 2 layers, 2 key heads, head_dim 4, float64
     assert lm.model.new_cache(rows=3, capacity=9).nbytes == 2 * (2 * 3 * 2 * (9 + 1) * 4) * 8
+
+
+def test_a_mask_may_speak_of_slots_that_were_filled_before():
+    """Two branches read in two passes see the text and their own past alone, as if each had been read by itself."""
+    lm = ms.toy(vocab_size=30, num_hidden_layers=2)
+    text, branches = [1, 2, 3], ([4, 5], [6, 7])
+    cache = lm.model.new_cache(2, 9)  # a row whose text is shorter by one, too
+    lm.model(torch.tensor([text, [2, 3, -1]]), cache)
+    starts = torch.tensor(cache.lengths)[:, None]
+    one = torch.eye(2, dtype=torch.bool).expand(2, -1, -1)
+    lm.model(torch.tensor([[4, 6]] * 2), cache, starts.expand(-1, 2), one)
+    second = torch.tensor([[True, False, True, False], [False, True, False, True]]).expand(2, -1, -1)
+    got = lm.model(torch.tensor([[5, 7]] * 2), cache, (starts + 1).expand(-1, 2), second)
+    for row, before in enumerate((text, [2, 3])):
+        for i, branch in enumerate(branches):
+            alone = lm.model(torch.tensor([before + branch]), lm.model.new_cache(1, 9))
+            torch.testing.assert_close(got[row, i], alone[0, -1])

@@ -110,6 +110,20 @@ def test_fetch_prints_the_folder(capsys, target):
     assert run(capsys, "fetch")[1].strip() == str(target.folder)
 
 
+@pytest.mark.parametrize(("method", "tree"), [("medusa", "chain"), ("medusa", "static"), ("eagle", "dynamic")])
+def test_generate_with_heads_writes_the_targets_text(capsys, target, method, tree):
+    options = ("--max-new-tokens", "24", "--dtype", "float32", "--json", "--prompt", "Count to nine.")
+    plain = json.loads(run(capsys, "generate", *options)[1])
+    status, out, _ = run(capsys, "generate", "--method", method, "--tree", tree, *options)
+    found = json.loads(out)
+    assert status == 0 and found["tokens"] == plain["tokens"]
+    assert found["tokens_per_pass"] > 1.2, "these heads are trained"
+    status, out, _ = run(
+        capsys, "generate", "--method", method, "--rule", "typical", "--temperature", "1", "--seed", "4", *options
+    )
+    assert status == 0 and json.loads(out)["tokens"]
+
+
 GENERATE = ["generate", "--prompt", "Hi"]
 MISTAKES = [
     (["generate", "--prompt", ""], "the prompt is empty"),
@@ -126,7 +140,18 @@ MISTAKES = [
     (["audit", "--methods", "ngram", "magic"], "unknown method 'magic'"),
     (["audit", "--methods", "draft,ngram"], "--methods are separated by spaces, not commas: --methods draft ngram"),
     ([*GENERATE, "--method", "ngram", "--drafter", "x"], "the method ngram has no weights"),
-    ([*GENERATE, "--method", "draft", "--num-tokens", "0"], "num_tokens must be 1 or more"),
+    ([*GENERATE, "--method", "draft", "--num-tokens", "0"], "--num-tokens must be 1 or more"),
+    ([*GENERATE, "--method", "eagle", "--num-tokens", "-2"], "--num-tokens must be 1 or more"),
+    ([*GENERATE, "--method", "ngram", "--tree", "static"], "the method ngram drafts no trees"),
+    ([*GENERATE, "--method", "medusa", "--tree", "dynamic"], "no tree 'dynamic' for this method; use chain or static"),
+    ([*GENERATE, "--method", "eagle", "--tree", "bush"], "invalid choice: 'bush'"),
+    ([*GENERATE, "--rule", "loose"], "invalid choice: 'loose'"),
+    ([*GENERATE, "--method", "eagle", "--drafter", "tests"], "tests holds no EAGLE head"),
+    ([*GENERATE, "--method", "medusa", "--drafter", "minispec/weights/draft"], "holds no Medusa heads"),
+    (["train", "eagle", "--out", "no/such/folder"], "the folder no/such does not exist"),
+    (["train", "medusa", "--out", "x", "--steps", "0"], "--steps and --batch must be 1 or more"),
+    (["train", "medusa", "--out", "x", "--heads", "0"], "--heads and --depth must be 1 or more"),
+    (["train", "eagle", "--out", "x", "--layers", "1", "77"], "--layers must name different hidden states"),
     ([*GENERATE, "--method", "draft", "--drafter", "nothing"], "unknown model 'nothing'"),
     ([*GENERATE, "--method", "draft", "--drafter", "/no/folder"], "the folder /no/folder does not exist"),
     ([*GENERATE, "--model", "./weights"], "the folder ./weights does not exist"),

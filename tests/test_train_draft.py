@@ -18,13 +18,13 @@ from minispec.train.data import Text
 from minispec.train.draft import (
     Distiller,
     NoCache,
-    begin_or_resume,
     evaluate,
     frequent_ids,
     from_layers,
     from_scratch,
     train_draft,
 )
+from minispec.train.fit import begin_or_resume
 from minispec.train.teacher import TOP, Labels
 
 VOCAB = 40

@@ -11,9 +11,6 @@ speculative decoding: Zhou et al. 2023, "DistillSpec".
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +22,7 @@ from torch import Tensor, nn
 
 from minispec.model import Transformer
 from minispec.train.data import Text
-from minispec.train.fit import Batches, fit
+from minispec.train.fit import train_folder
 from minispec.train.teacher import Labels, padded, predicting
 
 if TYPE_CHECKING:
@@ -83,7 +80,9 @@ def mean_loss(logq: Tensor, at: Tensor, p: Tensor) -> Tensor:
 
 
 def frequent_ids(texts: Sequence[Text], size: int, vocab: int) -> Tensor:
-    """The `size` most frequent ids of the texts, in ascending order [size]; ties go to the lower id."""
+    """The `size` most frequent ids of the texts, in ascending order [size]; ties go to the lower id. Raises ValueError."""
+    if not 1 <= size <= vocab:
+        raise ValueError(f"--vocabulary must lie between 1 and {vocab}, but is {size}")
     counts = np.bincount(np.concatenate([ids for text in texts for ids in (text.prompt, text.answer)]), minlength=vocab)
     return torch.from_numpy(np.sort(np.argsort(-counts, kind="stable")[:size]))
 
@@ -157,53 +156,22 @@ def train_draft(
     writes. While it trains, its state lies in a folder beside `out`, so that a stop leaves what was there.
     Raises ValueError for settings out of range, and if `out` holds something else than a draft model of ours.
     """
-    from accelerate import PartialState
-
     from minispec.checkpoints import save_draft
 
-    if out.exists() and not (out / "recipe.json").exists():
-        raise ValueError(f"{out} is there already and is not a trained draft model; name a new folder")
     model = from_layers(lm.model, layers) if layers else from_scratch(lm.model, width, depth, seed)
-    if not 1 <= drafted <= model.config.vocab_size:
-        raise ValueError(f"--vocabulary must lie between 1 and {model.config.vocab_size}, but is {drafted}")
     vocabulary = frequent_ids(texts, drafted, model.config.vocab_size)
-    work = out.with_name(f".{out.name}.part")
+    distiller = Distiller(model, vocabulary).to(lm.model.device)
     recipe: dict[str, Any] = {"layers": list(layers)} if layers else {"width": width, "depth": depth}
     recipe |= {"target": lm.name, "drafted": drafted, "steps": steps, "batch": batch, "lr": lr, "seed": seed}
-    content = hashlib.sha256(b"/".join(ids.tobytes() for text in texts for ids in (text.prompt, text.answer)))
-    processes = PartialState()
-    recipe |= {"texts": len(texts), "text_sha256": content.hexdigest()[:16], "processes": processes.num_processes}
-    lengths = [len(text.prompt) + len(text.answer) for text in texts]
-    Batches(lengths, batch, steps, seed)  # raises before anything is written
-    with processes.main_process_first():
-        if processes.is_main_process:
-            begin_or_resume(work, recipe)
-        examples = list(zip(texts, Labels(lm, texts, labels), strict=True))
-    distiller = Distiller(model, vocabulary).to(lm.model.device)
-    distiller.train()
-    fit(distiller, examples, lengths, work, steps=steps, batch=batch, lr=lr, seed=seed)
-    if not processes.is_main_process:
-        return {}
-    distiller.eval()
-    measured = evaluate(distiller, list(zip(held, Labels(lm, held, labels), strict=True)))
-    save_draft(work / "done", model, vocabulary, lm, shared=bool(layers))
-    (work / "done" / "recipe.json").write_text(json.dumps(recipe | measured, indent=2) + "\n")
-    if out.exists():
-        shutil.rmtree(out)
-    (work / "done").rename(out)
-    shutil.rmtree(work)
-    return measured
 
+    def finish(folder: Path) -> dict[str, float]:
+        measured = evaluate(distiller, list(zip(held, Labels(lm, held, labels), strict=True)))
+        save_draft(folder, model, vocabulary, lm, shared=bool(layers))
+        return measured
 
-def begin_or_resume(work: Path, recipe: dict[str, Any]) -> None:
-    """A folder for the training's state. Raises ValueError if another training was left there half done."""
-    note = work / "recipe.json"
-    if note.exists() and json.loads(note.read_text()) != recipe:
-        raise ValueError(f"{work} holds an unfinished training with other settings; finish it with them, or remove it")
-    work.mkdir(parents=True, exist_ok=True)
-    part = note.with_suffix(".part")
-    part.write_text(json.dumps(recipe))
-    part.rename(note)
+    return train_folder(
+        out, recipe, texts, distiller, lambda: list(zip(texts, Labels(lm, texts, labels), strict=True)), finish
+    )
 
 
 @torch.inference_mode()

@@ -6,17 +6,23 @@ accelerate launch -m minispec train draft ...         # on several GPUs: Acceler
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from minispec.train.data import Text
+
 SAVE_S = 150  # seconds between two saves: what a stop may lose
+EVALUATIONS = 8  # in a training
 
 
 class Batches(torch.utils.data.Sampler):
@@ -54,10 +60,12 @@ def fit(
     batch: int,
     lr: float,
     seed: int = 0,
+    evaluate: Callable[[], Any] | None = None,
 ) -> list[float]:
     """Train the parameters of `model` that require gradients; `model(list of examples)` is their loss. Each step's loss.
 
-    `lengths`: tokens of each example, so that a batch holds examples of similar length.
+    `lengths`: tokens of each example, so that a batch holds examples of similar length. `evaluate` is called EVALUATIONS
+    times on the way; what it returns is kept in `folder`, a line each.
     The state is saved in `folder` every few minutes, beside first and then renamed; a second call goes on from there, with
     the batches that are still to come. Raises ValueError for too few examples, and when the loss is not finite.
     """
@@ -100,6 +108,11 @@ def fit(
             optimizer.zero_grad()
             bar.update()
             bar.set_postfix(loss=f"{sum(losses[-50:]) / len(losses[-50:]):.3f}")
+            if main and evaluate and len(losses) % max(1, steps // EVALUATIONS) == 0:
+                model.eval()
+                with (folder / "evaluations.jsonl").open("a") as file:
+                    file.write(json.dumps({"step": len(losses), "held_out": evaluate()}) + "\n")
+                model.train()
             if main and (time.monotonic() - at > SAVE_S or len(losses) == steps):
                 trained = {name: weight.detach() for name, weight in model.named_parameters() if weight.requires_grad}
                 part = folder / ".state.part"
@@ -115,6 +128,67 @@ def fit(
                 part.rename(state)
                 at = time.monotonic()
     return losses
+
+
+def train_folder(
+    out: Path,
+    recipe: dict[str, Any],
+    texts: Sequence[Text],
+    model: nn.Module,
+    examples: Callable[[], Sequence[Any]],
+    finish: Callable[[Path], dict[str, Any]],
+    evaluate: Callable[[], Any] | None = None,
+) -> dict[str, Any]:
+    """Train `model` by `recipe` (steps, batch, lr, seed, and what tells it from others); put a folder in place of `out`.
+
+    `examples()` is called in one process at a time, so that what it stores is computed once; `finish(folder)` writes the
+    weights and says what was measured, which is added to the recipe. Under `accelerate launch` every process trains on its
+    own batches, and the first one writes; the others return {}. Until all is done the state lies in a folder beside `out`.
+    Raises ValueError for settings out of range, and if `out` holds something else than a drafter of ours.
+    """
+    from accelerate import PartialState
+
+    if out.exists() and not (out / "recipe.json").exists():
+        raise ValueError(f"{out} is there already and is not a trained drafter; name a new folder")
+    work, processes = out.with_name(f".{out.name}.part"), PartialState()
+    content = hashlib.sha256(b"/".join(ids.tobytes() for text in texts for ids in (text.prompt, text.answer)))
+    recipe = recipe | {"texts": len(texts), "text_sha256": content.hexdigest()[:16], "processes": processes.num_processes}
+    lengths = [len(text.prompt) + len(text.answer) for text in texts]
+    settings = {name: recipe[name] for name in ("steps", "batch", "lr", "seed")}
+    Batches(lengths, recipe["batch"], recipe["steps"], recipe["seed"])  # raises before anything is written
+    with processes.main_process_first():
+        if processes.is_main_process:
+            begin_or_resume(work, recipe)
+        data = examples()
+    model.train()
+    losses = fit(model, data, lengths, work, **settings, evaluate=evaluate)
+    if not processes.is_main_process:
+        return {}
+    model.eval()
+    shutil.rmtree(work / "done", ignore_errors=True)
+    measured = finish(work / "done")
+    few = max(1, len(losses) // 20)
+    recipe["loss"] = {"first": sum(losses[:few]) / few, "last": sum(losses[-few:]) / few}
+    log = work / "evaluations.jsonl"
+    if log.exists():
+        recipe["evaluations"] = [json.loads(line) for line in log.read_text().splitlines()]
+    (work / "done" / "recipe.json").write_text(json.dumps(recipe | measured, indent=2) + "\n")
+    if out.exists():
+        shutil.rmtree(out)
+    (work / "done").rename(out)
+    shutil.rmtree(work)
+    return measured
+
+
+def begin_or_resume(work: Path, recipe: dict[str, Any]) -> None:
+    """A folder for the training's state. Raises ValueError if another training was left there half done."""
+    note = work / "recipe.json"
+    if note.exists() and json.loads(note.read_text()) != recipe:
+        raise ValueError(f"{work} holds an unfinished training with other settings; finish it with them, or remove it")
+    work.mkdir(parents=True, exist_ok=True)
+    part = note.with_suffix(".part")
+    part.write_text(json.dumps(recipe))
+    part.rename(note)
 
 
 def rate(step: int, steps: int) -> float:

@@ -10,12 +10,14 @@ import hashlib
 import os
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from minispec.train.data import Text
@@ -69,6 +71,49 @@ def compute(lm: LanguageModel, texts: list[Text], batch: int = 16) -> tuple[list
             best = lm.model.logits(state[predicting(texts[i])]).float().softmax(-1).topk(TOP)  # [answer, TOP]
             ids[i], p[i] = best.indices.cpu().numpy().astype(np.uint16), best.values.cpu().numpy().astype(np.float16)
     return [ids[i] for i in range(len(texts))], [p[i] for i in range(len(texts))]
+
+
+class States:
+    """Hidden states of the target at every token of `texts`: what heads and features are learnt from.
+
+    states[i] is [prompt + answer, layers, width] in bfloat16, for `layers` as `Transformer.states` numbers them. Kept in
+    `folder`, a file for 64 texts (about 5 kB a token for four layers of width 576), and read from there when asked for.
+    """
+
+    def __init__(self, lm: LanguageModel, texts: Sequence[Text], layers: Sequence[int], folder: Path):
+        from tqdm import tqdm
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self.places: list[tuple[Path, int, int]] = []  # of each text: its file, and its first and last row there
+        groups = [texts[i : i + 64] for i in range(0, len(texts), 64)]
+        for group in tqdm(groups, desc="states", unit="file", disable=not sys.stderr.isatty()):
+            content = b"".join(ids.tobytes() + b"/" for text in group for ids in (text.prompt, text.answer))
+            name = hashlib.sha256(content + f"{lm.name}{list(layers)}".encode()).hexdigest()[:16]
+            file = folder / f"{name}.safetensors"
+            if not file.exists():
+                part = file.with_suffix(f".{os.getpid()}.part")
+                save_file({"states": torch.cat([read_text(lm, text, layers) for text in group])}, part)
+                part.replace(file)
+            at = 0
+            for text in group:
+                start, at = at, at + len(text.prompt) + len(text.answer)
+                self.places.append((file, start, at))
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, i: int) -> Tensor:
+        file, start, stop = self.places[i]
+        with safe_open(file, framework="pt") as stored:
+            return stored.get_slice("states")[start:stop]
+
+
+@torch.inference_mode()
+def read_text(lm: LanguageModel, text: Text, layers: Sequence[int]) -> Tensor:
+    """States of one text, [prompt + answer, layers, width] bfloat16. A text at a time: on a CPU no batch is faster."""
+    tokens = padded([text]).to(lm.model.device)
+    *named, _ = lm.model.states(tokens, lm.model.new_cache(*tokens.shape), layers=layers)
+    return torch.stack(named, 2)[0].to("cpu", torch.bfloat16)
 
 
 def padded(texts: list[Text]) -> Tensor:
