@@ -19,7 +19,7 @@ test: setup $(VENV)/course.done $(VENV)/test.done
 test-notebooks: setup $(VENV)/course.done $(VENV)/test.done
 	$(BIN)/python tools/build_course.py --check
 	$(BIN)/python -m pytest tests/notebooks
-	$(BIN)/python -m pytest --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg notebooks
+	$(BIN)/python -m pytest --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg notebooks solutions
 
 # The same outputs without a GPU, on one thread, without bfloat16 instructions and without ipywidgets?
 test-notebooks-bare: export CUDA_VISIBLE_DEVICES =

@@ -135,6 +135,14 @@ def build_parser() -> argparse.ArgumentParser:
     add_model_options(export)
     export.set_defaults(run=run_export, dtype="bfloat16")
 
+    grade = commands.add_parser("grade", help="points and diagnoses for exercises: a notebook, a .py, or a folder of them")
+    grade.add_argument("paths", nargs="+", metavar="PATH")
+    grade.add_argument("--checks", metavar="DIR", help="a folder with further cases of your own (see TEACHING.md)")
+    grade.add_argument("--json", metavar="F", help="write the reports; interrupted, the same command goes on from there")
+    grade.add_argument("--csv", metavar="F", help="a row a submission, a column a task")
+    grade.add_argument("--gradescope", metavar="F", help="results.json for Gradescope's autograder, one submission")
+    grade.set_defaults(run=run_grade)
+
     train = commands.add_parser("train", help="make the text that drafters learn from, and train a drafter")
     stages = train.add_subparsers(dest="stage", required=True, metavar="STAGE", parser_class=Parser)
     data = stages.add_parser("data", help="let the target answer prompts of eight kinds; run again, it goes on")
@@ -541,3 +549,9 @@ def run_export(args: argparse.Namespace) -> None:
     export_draft(drafter, lm, Path(args.folder))
     print(args.folder)
     print(f"open it with transformers, or here: minispec generate --method draft --drafter {args.folder}", file=sys.stderr)
+
+
+def run_grade(args: argparse.Namespace) -> None:
+    from minispec.grading.grade import command
+
+    print(command(args.paths, args.checks, {"json": args.json, "csv": args.csv, "gradescope": args.gradescope}), end="")

@@ -5,6 +5,10 @@
     python tools/build_course.py --check            # fail if a notebook is not what its source says
     python tools/build_course.py --repository URL   # put the repository's address into every link and install cell
 
+An exercise, solutions/exNN_title.py, becomes two notebooks: solved and run beside it, and in exercises/ to be solved. There
+a cell says what it is: `# %% task="2.1"` holds an answer, `check="2.1"` checks it; solutions and hidden tests stand between
+nbgrader's own markers, each on a line of its own.
+
 The badge and the install cell for Colab are written here, once for all notebooks. Cell ids come from the file's name and the
 place of the cell, so the same source gives the same bytes. A cell tagged `live` waits for a reader: it is run, but its
 output is not kept.
@@ -14,7 +18,9 @@ from __future__ import annotations
 
 import argparse
 import ast
+import copy
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -23,6 +29,8 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
+from minispec.grading.lessons import find_task
+
 try:
     import tomllib
 except ModuleNotFoundError:  # Python 3.10
@@ -30,7 +38,10 @@ except ModuleNotFoundError:  # Python 3.10
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = ROOT / "notebooks"
+SOLUTIONS, EXERCISES = ROOT / "solutions", ROOT / "exercises"
 LINKED = ("README.md", "CITATION.cff", "pyproject.toml")  # files that name the address, beside the notebooks
+SOLUTION = re.compile(r"(?m)^( *)### BEGIN SOLUTION\n(?:.*\n)*? *### END SOLUTION(?:\n|\Z)")
+HIDDEN = re.compile(r"(?m)^### BEGIN HIDDEN TESTS\n(?:.*\n)*?### END HIDDEN TESTS(?:\n|\Z)")
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -41,12 +52,12 @@ def address() -> str:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
 
 
-def for_colab(stem: str) -> list[NotebookNode]:
+def for_colab(stem: str, folder: str = "notebooks") -> list[NotebookNode]:
     """The badge, and the cell that installs this version where the package is missing, without changing any other."""
     text = (ROOT / "minispec" / "__init__.py").read_text()
     tag = "v" + text.split('__version__ = "')[1].split('"')[0]
     where = address().removeprefix("https://github.com/")
-    link = f"https://colab.research.google.com/github/{where}/blob/{tag}/notebooks/{stem}.ipynb"
+    link = f"https://colab.research.google.com/github/{where}/blob/{tag}/{folder}/{stem}.ipynb"
     image = "https://colab.research.google.com/assets/colab-badge.svg"
     install = f"""# On Colab: this package, and the reader of the model's file. All else is there, and stays as it is.
 import importlib.util
@@ -60,10 +71,14 @@ def build(source: Path) -> NotebookNode:
     """The notebook that `source` describes, without outputs."""
     notebook = jupytext.reads(source.read_text(), fmt="py:percent")
     first, *rest = notebook.cells
-    cells = [first, *for_colab(source.stem), *rest]
+    exercise = source.stem.startswith("ex")
+    cells = [first, *for_colab(source.stem, "exercises" if exercise else "notebooks"), *rest]
     slug = source.stem.replace("_", "-")
     for i, cell in enumerate(cells):
         cell.id = f"{slug}-{i:02d}"
+        if exercise:
+            cell.metadata = nbgrader_metadata(cell)
+            continue
         tags = cell.metadata.get("tags", [])
         tags = [*tags, "nbval-ignore-output"] if "live" in tags else tags
         cell.metadata = NotebookNode({"tags": tags} if tags else {})
@@ -89,11 +104,11 @@ def meaning(source: str) -> str:
     return ast.dump(tree)
 
 
-def run(notebook: NotebookNode) -> None:
+def run(notebook: NotebookNode, folder: Path = NOTEBOOKS) -> None:
     from nbclient import NotebookClient
 
     os.environ["PYTHONWARNINGS"] = "default"  # what a reader would see, a check should see
-    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(NOTEBOOKS)}}).execute()
+    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(folder)}}).execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # when it ran
         if cell.cell_type == "code":
@@ -135,6 +150,47 @@ def differences(source: Path) -> list[str]:
     return found
 
 
+def exercise_differences(source: Path) -> list[str]:
+    """Is the exercise in exercises/ byte for byte what its source says?"""
+    file = EXERCISES / source.with_suffix(".ipynb").name
+    wanted = nbformat.writes(unsolved(build(source))) + "\n"
+    return [] if file.exists() and file.read_text() == wanted else [f"exercises/{file.name} is not what its source says"]
+
+
+def nbgrader_metadata(cell: NotebookNode) -> NotebookNode:
+    """nbgrader's metadata for a cell of a source: an answer, or a check with points; nothing for other cells."""
+    for kind in ("task", "check"):
+        if name := cell.metadata.get(kind):
+            found = {"grade": False, "grade_id": f"{kind}-{name.replace('.', '-')}", "locked": kind == "check"}
+            found |= {"schema_version": 3, "solution": kind == "task", "task": False}
+            if kind == "check":
+                found |= {"grade": True, "points": find_task(name).points}
+            return NotebookNode({"nbgrader": NotebookNode(sorted(found.items()))})
+    return NotebookNode()
+
+
+def unsolved(notebook: NotebookNode) -> NotebookNode:
+    """The notebook without solutions, hidden tests and outputs; a stub says what to compute."""
+    notebook = copy.deepcopy(notebook)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+            while found := SOLUTION.search(cell.source):
+                cell.source = cell.source[: found.start()] + stub(cell.source, found) + cell.source[found.end() :]
+            cell.source = HIDDEN.sub("", cell.source).rstrip("\n")
+    return notebook
+
+
+def stub(source: str, found: re.Match[str]) -> str:
+    """The line that stands for a solution, from the docstring of the function around it."""
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    line = source[: found.start()].count("\n") + 1
+    around = max((node for node in functions if node.lineno <= line), key=lambda node: node.lineno)
+    words = (ast.get_docstring(around) or "").split("\n")[0]
+    assert words, f"{around.name} has no docstring to make its stub from"
+    return f'{found[1]}raise NotImplementedError("{words[0].lower()}{words[1:].rstrip(".")}")\n'
+
+
 def move(new: str) -> None:
     """Write the repository's address anew wherever it stands."""
     old = address()
@@ -145,7 +201,7 @@ def move(new: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Build the notebooks from their sources.")
-    parser.add_argument("names", nargs="*", help="notebooks to build, such as 02 (default: all)")
+    parser.add_argument("names", nargs="*", help="notebooks to build, such as 02 or ex02 (default: all)")
     parser.add_argument("--run", action="store_true", help="run them, and keep the outputs")
     parser.add_argument("--check", action="store_true", help="only compare, and fail on any difference")
     parser.add_argument(
@@ -154,7 +210,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.repository:
         move(args.repository)
-    sources = sorted(NOTEBOOKS.glob("[0-9][0-9]_*.py"))
+    sources = [*sorted(NOTEBOOKS.glob("[0-9][0-9]_*.py")), *sorted(SOLUTIONS.glob("ex[0-9][0-9]_*.py"))]
     if args.names:
         sources = [source for source in sources if source.stem.startswith(tuple(args.names))]
     if not sources:
@@ -162,17 +218,21 @@ def main() -> None:
     if args.check:
         found = [line for source in sources for line in differences(source)]
         strays = {file.stem for file in NOTEBOOKS.glob("*.ipynb")} - {file.stem for file in NOTEBOOKS.glob("*.py")}
+        strays |= {f.stem for folder in (SOLUTIONS, EXERCISES) for f in folder.glob("*.ipynb")} - {s.stem for s in sources}
+        found += [line for source in sources if source.parent == SOLUTIONS for line in exercise_differences(source)]
         found += [f"{name}.ipynb has no source" for name in sorted(strays)]
         if found:
             sys.exit("\n".join([*found, "python tools/build_course.py --run builds them"]))
-        print(f"{len(sources)} notebooks are what their sources say")
+        print(f"{len(sources)} notebooks, and the exercises among them, are what their sources say")
         return
     stale = []
     for source in sources:
         notebook, file = build(source), source.with_suffix(".ipynb")
+        if source.parent == SOLUTIONS:
+            write(unsolved(build(source)), EXERCISES / file.name)
         if args.run:
             print(f"running {source.stem}", flush=True)
-            run(notebook)
+            run(notebook, source.parent)
         elif file.exists() and not keep_outputs(notebook, nbformat.read(file, as_version=4)):
             stale.append(source.stem)
             continue

@@ -1,0 +1,246 @@
+"""The cases of lesson 3: the residual, the test in logarithms, an honest q, ragged chains, siblings.
+
+Every rule is compared with the shipped one in `verify.py`, on all drafts of a small vocabulary and at uniform numbers close
+to every breakpoint, on both sides, and at 0: between breakpoints a right rule is constant. Nowhere are p and q equal at one
+token only: there rounding decides.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minispec import exact, verify
+from minispec.grading.task import Answer, Case
+from minispec.grading.wire import plain
+from minispec.sampling import Sampling
+from minispec.tree import TokenTree
+
+P, Q = torch.tensor([0.5, 0.4, 0.1]).double(), torch.tensor([0.2, 0.3, 0.5]).double()
+CLOSE = 1e-7  # how near to a breakpoint a rule is tried
+NEARLY_ONE = 1 - 2**-24
+
+
+def left_over(p: Tensor, q: Tensor) -> Tensor:
+    """norm(max(0, p - q)), and p where that is empty; over the last axis."""
+    left = (p - q).clamp(min=0)
+    mass = left.sum(-1, keepdim=True)
+    return torch.where(mass > 0, left / mass, p)
+
+
+def numbers(*x: Any) -> str:
+    return ", ".join(str([round(y, 4) for y in plain(t)] if isinstance(t, Tensor) else t) for t in x)
+
+
+def residual_cases() -> list[Case]:
+    def case(about: str, p: list[list[float]], q: list[list[float]]) -> Case:
+        a, b = torch.tensor(p).double(), torch.tensor(q).double()
+        wide = torch.nn.functional.pad(b, (0, a.shape[1] - b.shape[1]))
+        rows = (lambda i: f"p {numbers(a[i])}, q {numbers(b[i])}") if len(p) > 1 else None
+        about = about if rows else f"{about}: p {p}, q {q}"
+        return Case(about, lambda answer: answer(a, b), left_over(a, wide), rows)
+
+    generator = torch.Generator().manual_seed(1)
+    p, q = torch.rand(40, 8, generator=generator), torch.rand(40, 5, generator=generator) ** 3
+    return [
+        case("one row", [[0.5, 0.4, 0.1]], [[0.2, 0.3, 0.5]]),
+        case("p equal to q: nothing is left over", [[0.5, 0.25, 0.25]], [[0.5, 0.25, 0.25]]),
+        case(
+            "two rows that have different amounts left over",
+            [[0.5, 0.4, 0.1], [0.7, 0.3, 0]],
+            [[0.2, 0.3, 0.5], [0.6, 0.4, 0]],
+        ),
+        case("one of two rows has nothing left over", [[0.5, 0.5], [0.9, 0.1]], [[0.5, 0.5], [0.2, 0.8]]),
+        case("q knows fewer ids than p", [[0.5, 0.2, 0.2, 0.1]], [[0.4, 0.6]]),
+        case("all of p lies beyond the ids of q", [[0.0, 0.0, 0.75, 0.25]], [[0.5, 0.5]]),
+        case("40 rows, 8 ids against 5", (p / p.sum(1, True)).tolist(), (q / q.sum(1, True)).tolist()),
+    ]
+
+
+def keep_cases() -> list[Case]:
+    def case(about: str, log_p: float, log_q: float, u: float) -> Case:
+        given = [torch.tensor([x]).double() for x in (log_p, log_q, u)]
+        want = log_p > -math.inf and (u == 0 or math.log(u) < log_p - log_q)
+        about = f"{about}: log p {log_p:.4g}, log q {log_q:.4g}, u {u:.4g}"
+        return Case(about, lambda answer: answer(*given), [want])
+
+    third, half = math.log(1 / 3), math.log(1 / 2)
+    grid = [(p, q) for p in (0.1, 0.3, 0.6, 0.9) for q in (0.1, 0.3, 0.6, 0.9)]
+    return [
+        case("p above q: kept whatever u", half, third, 0.99),
+        case("p below q, u below the ratio", third, half, 0.6),
+        case("p below q, u above the ratio", third, half, 0.7),
+        case("u is 0", third, half, 0.0),
+        case("p is 0", -math.inf, third, 0.5),
+        case("p is 0 and u is 0", -math.inf, third, 0.0),
+        case("both so small that their exponentials are 0, u below the ratio", -800.0, -799.0, 0.3),
+        case("both so small that their exponentials are 0, u above the ratio", -800.0, -799.0, 0.4),
+        case("p far above q", -1.0, -900.0, 0.5),
+        *[case("p and q", math.log(p), math.log(q), min(p / q, 1) - CLOSE) for p, q in grid],
+        *[case("p and q", math.log(p), math.log(q), p / q + CLOSE) for p, q in grid if p < q],
+        *[case("p and q", math.log(p), math.log(q), u) for p, q in grid for u in (0.02, 0.2, 0.5, 0.8)],
+    ]
+
+
+def honest_cases() -> list[Case]:
+    def case(about: str, temperature: float, top_k: int, logits: tuple[float, ...] = (2.0, -1.0, 0.5, 1.0)) -> Case:
+        x = torch.tensor(logits).double()
+        about = f"{about}: logits {list(logits)}, temperature {temperature}, top_k {top_k}"
+        return Case(about, lambda answer: answer(x, temperature, top_k), Sampling(temperature, top_k)(x))
+
+    return [
+        case("drawn from softmax", 1.0, 0),
+        case("a temperature", 0.5, 0),
+        case("a high temperature", 3.0, 0),
+        case("the likeliest token, without dice", 0.0, 0),
+        case("the likeliest two", 1.0, 2),
+        case("the likeliest two, at a temperature", 2.0, 2),
+        case("the likeliest one", 0.7, 1),
+        case("more than there are", 0.7, 9),
+        case("without dice, and top-k", 0.0, 3),
+        case("large logits", 0.5, 3, (900.0, 899.0, -900.0, 898.5)),
+    ]
+
+
+def around(points: list[float]) -> list[float]:
+    """0, a number on either side of every breakpoint, and nearly 1."""
+    sides = [x + step for x in points for step in (-CLOSE, CLOSE)]
+    return sorted({0.0, NEARLY_ONE, *(x for x in sides if 0 < x < 1)})
+
+
+def chain_rows(p: Tensor, q: Tensor, lengths: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """Every draft of those lengths from q, padded, at every combination of telling uniform numbers: guesses, p, q, u.
+
+    `p` [n + 1, vocab], `q` [n, vocab]: the same whatever was guessed before.
+    """
+    n, vocab = q.shape
+    guesses, us = [], []
+    for length in lengths:
+        for draft in itertools.product(*[[x for x in range(vocab) if q[i, x] > 0] for i in range(length)]):
+            for tests in itertools.product(*[around([float(p[i, x] / q[i, x])]) for i, x in enumerate(draft)]):
+                kept = next((i for i, x in enumerate(draft) if tests[i] * q[i, x] >= p[i, x]), length)
+                law = left_over(p[kept], q[kept]) if kept < length else p[kept]
+                for last in around(law.cumsum(0).tolist()):
+                    guesses.append([*draft, *[-1] * (n - length)])
+                    us.append([last, *tests, *[0.5] * (n - length)])
+    rows = len(us)
+    return torch.tensor(guesses), p.expand(rows, -1, -1), q.expand(rows, -1, -1), torch.tensor(us).double()
+
+
+def chain_verdict(guesses: Tensor, p: Tensor, q: Tensor, u: Tensor) -> list[list[int]]:
+    rows = torch.arange(len(u))
+    tree = TokenTree(guesses, torch.where(guesses >= 0, torch.arange(guesses.shape[1]), -1), q)
+    path, token = verify.drawn(lambda at: p[rows, at], tree, u)
+    return torch.stack(((path >= 0).sum(1), token), 1).tolist()
+
+
+def pairs(found: Any, rows: int) -> Any:
+    """[(count, token), ...] from what a rule returned, if it has that form."""
+    fits = isinstance(found, list) and len(found) == 2 and all(isinstance(x, list) and len(x) == rows for x in found)
+    return [list(pair) for pair in zip(*found, strict=True)] if fits else found
+
+
+def first_token_law(answer: Answer, p: Tensor, q: Tensor) -> list[float]:
+    """The exact law of the first emitted token, with one guess: a run in each cell, weighed by its volume."""
+    after = torch.tensor([0.2, 0.3, 0.5]).double()
+    tests = {0.0, 1.0, *(p / q).tolist(), *(q / p).tolist()}
+    draws = {x for law in (p, q, after, left_over(p, q), left_over(q, p)) for x in (0.0, *law.cumsum(0).tolist())}
+    cells = [
+        [((a + b) / 2, b - a) for a, b in itertools.pairwise(sorted(x for x in cuts if x <= 1))] for cuts in (draws, tests)
+    ]
+    runs = list(itertools.product(range(len(p)), cells[0], cells[1]))
+    u = torch.tensor([[last[0], test[0]] for _, last, test in runs]).double()
+    guesses = torch.tensor([[x] for x, _, _ in runs])
+    found = answer(guesses, torch.stack((p, after)).expand(len(runs), -1, -1), q.expand(len(runs), 1, -1), u)
+    law = [0.0] * len(p)
+    for (x, last, test), (count, token) in zip(runs, pairs(found, len(runs)), strict=True):
+        law[x if count else int(token)] += float(q[x]) * last[1] * test[1]
+    return law
+
+
+def chain_cases() -> list[Case]:
+    def case(about: str, p: list[list[float]], q: list[list[float]], lengths: tuple[int, ...]) -> Case:
+        given = chain_rows(torch.tensor(p).double(), torch.tensor(q).double(), lengths)
+        guesses, _, _, u = given
+        about = f"{about}, p {p}, q {q}; (count, token)"
+        rows = lambda i: f"guesses {guesses[i].tolist()}, u {numbers(u[i])}"
+        return Case(about, lambda answer: pairs(answer(*given), len(u)), chain_verdict(*given), rows)
+
+    one, two = [[0.5, 0.4, 0.1], [0.2, 0.3, 0.5]], [[0.2, 0.3, 0.5], [0.6, 0.25, 0.15]]
+    three, zeros = [*one, [0.3, 0.1, 0.6]], [[0.0, 0.7, 0.3], [0.5, 0.0, 0.5], [0.0, 0.0, 1.0]]
+    law = f"the law of the first token, with one guess, p {one[0]}, q {two[0]}"
+    return [
+        Case(law, lambda answer: first_token_law(answer, P, Q), P),
+        case("one guess", one, two[:1], (1,)),
+        case("one guess, tokens with p = 0", zeros[:2], [[0.4, 0.2, 0.4]], (1,)),
+        case("drafts of different lengths in one batch", three, two, (0, 1, 2)),
+        case("tokens with p = 0", zeros, [[0.4, 0.2, 0.4], [0.1, 0.5, 0.4]], (0, 1, 2)),
+    ]
+
+
+def sibling_runs(p: Tensor, q: Tensor, count: int) -> list[tuple[list[int], list[float]]]:
+    """Every way to draw `count` siblings from q, at every combination of telling uniform numbers."""
+    runs = []
+    for _, drawn in exact.draws(q, count):
+        state, left, tests = p, q.clone(), []
+        for x in drawn:
+            now = left / left.sum()
+            tests.append(around([float(state[x] / now[x])]))
+            state = left_over(state, now)
+            left[x] = 0
+        last = around([*state.cumsum(0).tolist(), *p.cumsum(0).tolist()[:1]])
+        runs += [(list(drawn), list(u)) for u in itertools.product(last, *tests)]
+    return runs
+
+
+def sibling_verdict(p: Tensor, q: Tensor, runs: list[tuple[list[int], list[float]]]) -> list[list[int]]:
+    tokens = torch.tensor([drawn for drawn, _ in runs])
+    rows, n = tokens.shape
+    tree = TokenTree(tokens, torch.zeros_like(tokens), q.expand(rows, n, -1))
+    # Whatever comes after an accepted sibling: a law that gives token 0, which is not looked at.
+    after = torch.zeros_like(p).index_fill(0, torch.tensor([0]), 1)
+    laws = torch.stack((p, *[after] * n))
+    path, token = verify.drawn(lambda at: laws[at], tree, torch.tensor([u for _, u in runs]).double())
+    first = path[:, 0] if path.shape[1] else torch.full((rows,), -1)
+    return [
+        [i - 1, drawn[i - 1]] if i > 0 else [-1, t]
+        for i, t, (drawn, _) in zip(first.tolist(), token.tolist(), runs, strict=True)
+    ]
+
+
+def sibling_law(answer: Answer, p: Tensor, q: Tensor, count: int) -> list[float]:
+    """The exact law of the emitted token over all draws of `count` siblings."""
+    law = [0.0] * len(p)
+    for weight, drawn in exact.draws(q, count):
+        state, left, axes, draws = p, q.clone(), [], {0.0, 1.0, *p.cumsum(0).tolist(), *q.cumsum(0).tolist()}
+        for x in drawn:
+            now = left / left.sum()
+            axes.append(sorted({0.0, 1.0, *(float(r) for r in (state[x] / now[x], p[x] / q[x]) if r < 1)}))
+            state = left_over(state, now)
+            draws |= set(state.cumsum(0).tolist())
+            left[x] = 0
+        cells = [list(itertools.pairwise(axis)) for axis in (sorted(x for x in draws if x <= 1), *axes)]
+        for cell in itertools.product(*cells):
+            u = torch.tensor([(a + b) / 2 for a, b in cell]).double()
+            law[int(answer(p, q, list(drawn), u)[1])] += weight * math.prod(b - a for a, b in cell)
+    return law
+
+
+def sibling_cases() -> list[Case]:
+    def case(about: str, p: list[float], q: list[float], count: int) -> Case:
+        a, b = torch.tensor(p).double(), torch.tensor(q).double()
+        runs = sibling_runs(a, b, count)
+        run = lambda answer: [answer(a, b, drawn, torch.tensor(u).double()) for drawn, u in runs]
+        rows = lambda i: f"siblings {runs[i][0]}, u {[round(x, 4) for x in runs[i][1]]}"
+        return Case(f"{about}, p {p}, q {q}; (which, token)", run, sibling_verdict(a, b, runs), rows)
+
+    return [
+        case("one sibling", P.tolist(), Q.tolist(), 1),
+        case("two siblings", P.tolist(), Q.tolist(), 2),
+        case("a token with p = 0", [0.0, 0.6, 0.4], [0.5, 0.2, 0.3], 2),
+        case("a token with q = 0", [0.3, 0.25, 0.45], [0.7, 0.3, 0.0], 2),
+    ]

@@ -1,0 +1,80 @@
+"""What answers are given to work on: a tiny model with its cache, and drafters that are right, wrong, or short by design."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from minispec import hub
+
+MOST_PASSES = 300  # a loop that does not end is stopped here
+
+
+@cache
+def toy(seed: int, vocab: int = 11) -> hub.LanguageModel:
+    return hub.toy(vocab_size=vocab, seed=seed)
+
+
+@cache
+def continuation(seed: int, text: tuple[int, ...], count: int) -> list[int]:
+    """`count` greedy tokens after `text`, by reading everything again for each: there is no cache to get wrong."""
+    model, ids = toy(seed).model, list(text)
+    with torch.inference_mode():
+        for _ in range(count):
+            ids.append(int(model(torch.tensor([ids]), model.new_cache(1, len(ids)))[0, -1].argmax()))
+    return ids[len(text) :]
+
+
+class Reader:
+    """A model and its cache. It notes how many tokens each pass reads."""
+
+    def __init__(self, seed: int, seen: Sequence[int] = ()):
+        self._model = toy(seed).model
+        self._cache = self._model.new_cache(1, 200)
+        self._seen: list[int] = []
+        if seen:
+            self.read(seen)
+        self._passes: list[int] = []
+
+    @torch.inference_mode()
+    def read(self, tokens: Sequence[int]) -> Tensor:
+        """Logits [tokens, vocab]; the cache grows by the tokens."""
+        ids = [int(x) for x in (tokens.tolist() if isinstance(tokens, Tensor) else tokens)]
+        if not ids or not all(0 <= x < self._model.config.vocab_size for x in ids):
+            raise ValueError(f"a pass must read one token or more, with ids of the vocabulary, not {ids}")
+        if self._seen and len(self._passes) >= MOST_PASSES:
+            raise RuntimeError(f"more than {MOST_PASSES} passes: does the loop ever end?")
+        self._passes = [*getattr(self, "_passes", []), len(ids)]
+        self._seen = [*self._seen, *ids]
+        return self._model(torch.tensor([ids]), self._cache)[0]
+
+    def rewind(self, length: int) -> None:
+        """Forget all but the first `length` tokens."""
+        if not 0 <= int(length) <= len(self._seen):
+            raise ValueError(f"the cache holds {len(self._seen)} tokens, so it cannot be rewound to {int(length)}")
+        self._seen = self._seen[: int(length)]
+        self._cache.lengths = [int(length)]
+
+
+class Scripted:
+    """A drafter that knows what the target will write, and is right, wrong or short by design.
+
+    `script`: a letter a guess, from the start of the draft: r right, w wrong; drafts are no longer than it.
+    """
+
+    def __init__(self, wanted: Sequence[int], prompt: Sequence[int], script: str, vocab: int = 11):
+        self._whole, self._script, self._vocab = [*prompt, *wanted], script, vocab
+
+    def __call__(self, text: Sequence[int], count: int) -> list[int]:
+        text = [int(x) for x in text]
+        if int(count) < 0:
+            raise ValueError(f"a draft of {int(count)} tokens was asked for")
+        right = self._whole[len(text) :] if self._whole[: len(text)] == text else []
+        right = [*right, *[0] * len(self._script)]
+        return [
+            x if letter == "r" else (x + 1) % self._vocab
+            for x, letter in zip(right, self._script[: int(count)], strict=False)
+        ]

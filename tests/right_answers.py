@@ -1,0 +1,226 @@
+"""Right answers to the exercises, written in other ways than the solutions: {task: [function, ...]}. They do not ship."""
+
+import torch
+
+
+def count_by_loop(guesses, answers):
+    counts = []
+    for draft, own in zip(guesses.tolist(), answers.tolist(), strict=True):
+        n = 0
+        for a, b in zip(draft, own, strict=False):
+            if a == -1 or a != b:
+                break
+            n += 1
+        counts.append(n)
+    return torch.tensor(counts)
+
+
+def count_by_first_difference(guesses, answers):
+    differs = torch.cat((guesses != answers[:, :-1], torch.ones(len(answers), 1, dtype=torch.bool)), 1)
+    return differs.int().argmax(1)
+
+
+def emit_one_by_one(guesses, answers, eos, budget):
+    out = []
+    for i, own in enumerate(answers):
+        out.append(own)  # an accepted guess is the target's answer too
+        if len(out) == budget or (eos is not None and own == eos) or i == len(guesses) or guesses[i] != own:
+            return out
+    return out
+
+
+def emit_by_slices(guesses, answers, eos, budget):
+    agree = [a == b for a, b in zip(guesses, answers, strict=False)] + [False]
+    tokens = answers[: agree.index(False) + 1]
+    ends = [i + 1 for i, token in enumerate(tokens) if token == eos]
+    return tokens[: min(budget, *ends, len(tokens))]
+
+
+def draft_from_the_end(small, seen, text, count):
+    if not count:
+        return []
+    keep = min(len(seen), len(text) - 1)
+    while seen[:keep] != text[:keep]:
+        keep -= 1
+    small.rewind(keep)
+    guesses = [small.read(text[keep:])[-1].argmax().item()]
+    while len(guesses) < count:
+        guesses.append(small.read([guesses[-1]])[0].argmax().item())
+    return guesses
+
+
+def draft_with_tensors(small, seen, text, count):
+    n = min(len(seen), len(text) - 1)
+    common = int((torch.tensor(seen[:n]) == torch.tensor(text[:n])).long().cumprod(0).sum())
+    if common < len(seen):
+        small.rewind(common)
+    new, guesses = torch.tensor(text[common:]), []
+    for _ in range(count):
+        token = small.read(new).argmax(-1)[-1:]
+        guesses.append(token)
+        new = token
+    return torch.cat(guesses) if guesses else []
+
+
+def loop_with_recursion(target, draft, prompt, most, count, eos):
+    def go_on(text, left):
+        if left == 0 or text[-1] == eos:
+            return []
+        target.rewind(len(text) - 1)
+        guesses = draft(text, min(count, left - 1)) if left > 1 else []
+        answers = target.read([text[-1], *guesses]).argmax(-1).tolist()
+        new = emit_one_by_one(guesses, answers, eos, left)
+        return [new, *go_on([*text, *new], left - len(new))]
+
+    first = int(target.read(prompt)[-1].argmax())
+    return [[first], *go_on([*prompt, first], most - 1)]
+
+
+def loop_that_rewinds_late(target, draft, prompt, most, count, eos):
+    out, done = [[target.read(torch.tensor(prompt)).argmax(-1)[-1].item()]], 1
+    text = prompt + out[0]
+    while done < most and not (eos is not None and eos in out[-1]):
+        guesses = list(draft(list(text), min(count, most - done - 1)))
+        best = target.read(text[-1:] + guesses).argmax(-1)
+        new = []
+        for i, own in enumerate(best.tolist()):
+            new.append(own)
+            if own == eos or i == len(guesses) or guesses[i] != own:
+                break
+        out.append(new)
+        text, done = text + new, done + len(new)
+        target.rewind(len(prompt) + done - 1)
+    return out
+
+
+def part_with_next(first, second, logits):
+    at = next((i for i in range(min(len(first), len(second))) if first[i] != second[i]), None)
+    return None if at is None else (at, (logits[at][first[at]] - logits[at][second[at]]).item())
+
+
+def part_with_tensors(first, second, logits):
+    n = min(len(first), len(second))
+    apart = (torch.tensor(first[:n]) != torch.tensor(second[:n])).nonzero()
+    if not len(apart):
+        return None
+    i = apart[0, 0]
+    return [i, logits[i].index_select(0, torch.tensor([first[i], second[i]])).diff()[0] * -1]
+
+
+def residual_by_rows(p, q):
+    rows = []
+    for a, b in zip(p, q, strict=True):
+        wide = torch.zeros_like(a)
+        wide[: len(b)] = b
+        left = torch.maximum(a - wide, torch.zeros_like(a))
+        rows.append(left / left.sum() if left.sum() > 0 else a)
+    return torch.stack(rows)
+
+
+def residual_by_minimum(p, q):
+    wide = torch.nn.functional.pad(q, (0, p.shape[1] - q.shape[1]))
+    left = p - torch.minimum(p, wide)
+    empty = left.sum(1) == 0
+    left[empty] = p[empty]
+    return left / left.sum(1, keepdim=True)
+
+
+def keep_by_ratio(log_p, log_q, u):
+    return u < (log_p - log_q).exp()
+
+
+def keep_by_sum(log_p, log_q, u):
+    return [a > b for a, b in zip(log_p.tolist(), (u.log() + log_q).tolist(), strict=True)]
+
+
+def honest_by_sorting(logits, temperature, top_k):
+    q = torch.zeros_like(logits)
+    if temperature == 0:
+        q[logits.argmax()] = 1
+        return q
+    order = logits.argsort(descending=True)
+    kept = order[:top_k] if top_k else order
+    q[kept] = torch.softmax(logits[kept] / temperature, 0)
+    return q
+
+
+def honest_by_exp(logits, temperature, top_k):
+    if temperature == 0:
+        return (logits == logits.max()).double()
+    weights = ((logits - logits.max()) / temperature).exp()
+    if 0 < top_k < len(logits):
+        weights[weights.argsort()[: len(logits) - top_k]] = 0
+    return weights / weights.sum()
+
+
+def pick(p, u):
+    return min(int(torch.searchsorted(p.cumsum(0), u * p.sum(), right=True)), len(p) - 1)
+
+
+def chain_by_ratio(guesses, p, q, u):
+    found = []
+    for draft, ps, qs, numbers in zip(guesses.tolist(), p, q, u, strict=True):
+        law, n = ps[0], 0
+        for i, x in enumerate(draft):
+            if x < 0:
+                break
+            if not numbers[i + 1] < ps[i, x] / qs[i, x]:
+                law = residual_by_minimum(ps[i : i + 1], qs[i : i + 1])[0]
+                break
+            law, n = ps[i + 1], n + 1
+        found.append((n, pick(law, numbers[0])))
+    return [n for n, _ in found], [x for _, x in found]
+
+
+def chain_for_all_rows(guesses, p, q, u):
+    rows, n = guesses.shape
+    x = guesses.clamp(min=0)
+    there = guesses >= 0
+    at_p, at_q = (law[:, :n].gather(2, x[:, :, None])[:, :, 0] for law in (p, q))
+    counts = (there & (u[:, 1:] * at_q < at_p)).long().cumprod(1).sum(1)
+    every = torch.arange(rows)
+    law = p[every, counts]
+    rejected = counts < there.sum(1)
+    q_there = q[every, counts.clamp(max=n - 1)]
+    law = torch.where(rejected[:, None], residual_by_rows(law, q_there), law)
+    cumulative = law.cumsum(1)
+    return counts, (cumulative <= u[:, :1] * cumulative[:, -1:]).sum(1)
+
+
+def siblings_by_recursion(p, q, siblings, u):
+    def go(p, q, i):
+        if i == len(siblings):
+            return -1, pick(p, u[0])
+        x = siblings[i]
+        if u[i + 1] < p[x] / q[x]:
+            return i, x
+        rest = q.index_fill(0, torch.tensor(x), 0)
+        return go(residual_by_minimum(p[None], q[None])[0], rest / rest.sum(), i + 1)
+
+    return go(p, q, 0)
+
+
+def siblings_with_logits(p, q, siblings, u):
+    logits = q.log()
+    for i, x in enumerate(siblings):
+        now = logits.softmax(0)
+        if p[x] > u[i + 1] * now[x]:
+            return [i, torch.tensor(x)]
+        p = (p - now).clamp(min=0)
+        p = p / p.sum()
+        logits[x] = float("-inf")
+    return [torch.tensor(-1), pick(p, u[0])]
+
+
+RIGHT = {
+    "2.1": [count_by_loop, count_by_first_difference],
+    "2.2": [emit_one_by_one, emit_by_slices],
+    "2.3": [draft_from_the_end, draft_with_tensors],
+    "2.4": [loop_with_recursion, loop_that_rewinds_late],
+    "2.5": [part_with_next, part_with_tensors],
+    "3.1": [residual_by_rows, residual_by_minimum],
+    "3.2": [keep_by_ratio, keep_by_sum],
+    "3.3": [honest_by_sorting, honest_by_exp],
+    "3.4": [chain_by_ratio, chain_for_all_rows],
+    "3.5": [siblings_by_recursion, siblings_with_logits],
+}
