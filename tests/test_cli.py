@@ -67,8 +67,8 @@ def test_demo_ends_with_a_table(capsys, target):
     status, out, _ = run(capsys, "demo", "--max-new-tokens", "24", "--dtype", "float32")
     assert status == 0 and "tokens a second" in out
     texts = [part.split("\n\n---")[0].split("\n\nmethod")[0].strip() for part in out.split("---\n")[1:]]
-    assert len(texts) == 3 and len(set(texts)) == 1, "in float32 all methods write the same text"
-    for method in ("draft", "ngram"):
+    assert len(texts) == 5 and len(set(texts)) == 1, "in float32 all methods write the same text"
+    for method in ("draft", "ngram", "medusa", "eagle"):
         assert re.search(rf"^{method}: .*times as fast.* passes over one token, and drafting them", out, re.MULTILINE)
 
 
@@ -86,12 +86,12 @@ def test_bench_writes_a_file_and_prints_the_tables(capsys, target, tmp_path):
     options = ("--limit", "2", "--max-new-tokens", "8", "--dtype", "float32", "--peers", "transformers")
     status, out, err = run(capsys, "bench", *options, "--out", str(tmp_path / "result.json"))
     assert status == 0 and err == ""
-    names = ("autoregressive", "draft", "ngram", "transformers autoregressive", "transformers assisted")
+    names = ("autoregressive", "draft", "ngram", "medusa", "eagle", "transformers autoregressive", "transformers assisted")
     for name in (*names, "transformers prompt lookup"):
         row = next(line for line in out.splitlines() if line.startswith(f"| {name} |"))
         assert row.endswith("| 2 of 2 |"), "in float32 every method and every peer writes the same text"
     result = json.loads((tmp_path / "result.json").read_text())
-    assert len(result["runs"]) == 12 and result["machine"]["dtype"] == "float32"
+    assert len(result["runs"]) == 16 and result["machine"]["dtype"] == "float32"
 
 
 def test_export_writes_a_folder(capsys, target, tmp_path):

@@ -178,7 +178,7 @@ def test_an_exported_draft_model_is_opened_by_transformers(target, tmp_path):
     assert again.num_tokens == 2 and again.vocabulary is None
 
 
-def test_what_does_not_fit_is_refused(tmp_path):
+def test_what_does_not_fit_is_refused(texts, tmp_path):
     lm, other, more = toy(), ms.toy(vocab_size=VOCAB, hidden_size=32), ms.toy(vocab_size=VOCAB + 1, hidden_size=64)
     save_draft(tmp_path / "own", from_layers(lm.model, [1]), torch.arange(5), lm, shared=True)
     with pytest.raises(ValueError, match="was trained for toy, not for toy"):
@@ -187,8 +187,8 @@ def test_what_does_not_fit_is_refused(tmp_path):
     with pytest.raises(ValueError, match="was trained for toy, not for toy"):
         ms.load_drafter("draft", more, tmp_path / "scratch")
     (tmp_path / "notes").mkdir()
-    with pytest.raises(ValueError, match="is there already and is not a trained draft model"):
-        train_draft(lm, [], [], tmp_path / "notes", tmp_path, layers=[0], **RECIPE | {"steps": 1})
+    with pytest.raises(ValueError, match="is there already and is not a trained drafter"):
+        train_draft(lm, texts, [], tmp_path / "notes", tmp_path, layers=[0], **RECIPE | {"steps": 1})
     with pytest.raises(ValueError, match="was trained for smollm2-135m; name one for toy"):
         ms.load_drafter("draft", lm)
     with pytest.raises(ValueError, match="no drafter is loaded for the method 'medousa'"):
@@ -226,14 +226,12 @@ def test_a_loss_that_is_not_finite_is_named(tmp_path):
 def train_in_a_process(folder):
     from accelerate import PartialState
 
-    from minispec.train import draft
-
     texts = pickle.loads((folder / "texts.pkl").read_bytes())
     rank, seen, losses = PartialState(cpu=True).process_index, [], []
-    forward, fit = Distiller.forward, draft.fit
+    forward, fit = Distiller.forward, fitting.fit
     note = lambda examples: seen.append([len(text.prompt) * 100 + len(text.answer) for text, _ in examples])
     Distiller.forward = lambda self, examples: note(examples) or forward(self, examples)
-    draft.fit = lambda *args, **options: losses.extend(fit(*args, **options))
+    fitting.fit = lambda *args, **options: losses.extend(done := fit(*args, **options)) or done
     train_draft(toy(), texts, texts, folder / "draft", folder / "labels", layers=[0], **RECIPE | {"batch": 2, "steps": 6})
     (folder / f"seen-{rank}.json").write_text(json.dumps(seen))
     (folder / f"losses-{rank}.json").write_text(json.dumps(losses))
