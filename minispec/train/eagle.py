@@ -49,6 +49,7 @@ def new_net(lm: LanguageModel, layers: Sequence[int], vocabulary: Tensor, eagle:
     width, last = config.hidden_size, lm.model.config.num_hidden_layers
     head: Any = lm.model.lm_head.weight
     norm: Any = lm.model.norm.weight
+    final: Any = net.norm
     with torch.no_grad():
         for name, weight in net.named_parameters():
             if name.startswith("embed_tokens"):
@@ -63,9 +64,9 @@ def new_net(lm: LanguageModel, layers: Sequence[int], vocabulary: Tensor, eagle:
         net.fc.weight[:, -width:].copy_(torch.eye(width))
         net.lm_head.weight.copy_(head[vocabulary])
         if eagle == 3 and layers[-1] != last:
-            net.norm.weight.copy_(norm)
+            final.weight.copy_(norm)
         elif eagle == 3:  # the last state has been through the target's norm: keep its length
-            net.norm.weight.fill_(float(norm.float().square().mean().sqrt()))
+            final.weight.fill_(float(norm.float().square().mean().sqrt()))
     return net
 
 
