@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from minispec.drafters.base import Drafter
 
+LARGEST = 64  # nodes of a tree
 WEIGHTS = Path(__file__).parent / "weights"
 # How our draft models draft unless told otherwise: chosen on held-out texts, on two CPU cores (weights/draft.md).
 DRAFT_OPTIONS = {"num_tokens": 6, "min_confidence": 0.3}
@@ -42,6 +43,8 @@ def load_drafter(method: str, lm: LanguageModel, source: str | Path | None = Non
     """
     if method not in ("draft", "medusa", "eagle"):
         raise ValueError(f"no drafter is loaded for the method {method!r}; use draft, medusa or eagle")
+    if options.get("num_tokens", 1) < 1:
+        raise ValueError(f"num_tokens must be 1 or more, but is {options['num_tokens']}")
     if source is None and lm.name != DEFAULT:
         what = {"draft": "draft model", "medusa": "Medusa heads", "eagle": "EAGLE head"}[method]
         raise ValueError(
@@ -90,12 +93,12 @@ def load_eagle(folder: Path, lm: LanguageModel, num_tokens: int | None = None, t
     names = EAGLE_NAMES[own["eagle"]]
     load_weights(net, folder, lm.model.device, lm.model.dtype, shared, extra=("d2t", "t2d"), names=names)
     net.vocabulary = vocabulary.to(lm.model.device)
+    most = min(num_tokens or LARGEST, len(own["cost"]) - 1)  # no tree is larger than the cost curve reaches
+    dynamic = own["dynamic"] | {"nodes": min(most, num_tokens or own["dynamic"]["nodes"]), "cost": tuple(own["cost"])}
     plans: dict[str, Any] = {
         "chain": lambda: None,
-        "static": lambda: grow(own["rates"], lambda n: own["cost"][n - 1], most=num_tokens or len(own["cost"]) - 1),
-        "dynamic": lambda: DynamicTree(
-            **own["dynamic"] | ({"nodes": num_tokens} if num_tokens else {}), cost=tuple(own["cost"])
-        ),
+        "static": lambda: grow(own["rates"], lambda n: own["cost"][n - 1], most=most),
+        "dynamic": lambda: DynamicTree(**dynamic),
     }
     plan = pick(tree or own["tree"], plans)
     return Eagle(net.eval().requires_grad_(False), num_tokens or own["num_tokens"], plan)
@@ -119,7 +122,7 @@ def load_medusa(folder: Path, lm: LanguageModel, num_tokens: int | None = None, 
     except RuntimeError as error:
         raise ValueError(f"the Medusa heads in {folder} do not fit their config.json: {first_line(error)}") from error
     net = net.to(lm.model.device, lm.model.dtype).eval().requires_grad_(False)
-    most = num_tokens or len(own["cost"]) - 1
+    most = min(num_tokens or LARGEST, len(own["cost"]) - 1)
     plans: dict[str, Any] = {
         "chain": lambda: Shape.of([[0] * n for n in range(1, min(most, len(net.blocks)) + 1)]),
         "static": lambda: grow(own["rates"], lambda n: own["cost"][n - 1], most=most),

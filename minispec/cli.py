@@ -222,8 +222,6 @@ def make_drafter(
     method: str, lm: LanguageModel, source: str | None = None, num_tokens: int | None = None, tree: str | None = None
 ) -> Drafter | None:
     """The drafter of a method; None for autoregressive decoding."""
-    if num_tokens is not None and num_tokens < 1:
-        raise ValueError(f"--num-tokens must be 1 or more, but is {num_tokens}")
     options: dict[str, Any] = {} if num_tokens is None else {"num_tokens": num_tokens}
     if tree and method not in ("medusa", "eagle"):
         raise ValueError(f"the method {method} drafts no trees, so --tree says nothing; choose --method medusa or eagle")

@@ -10,11 +10,13 @@ import torch
 import minispec as ms
 from minispec.checkpoints import load_drafter, save_eagle, save_medusa
 from minispec.drafters.dynamic_tree import DynamicTree
+from minispec.hub import LanguageModel
+from minispec.model import Transformer
 from minispec.train import teacher
 from minispec.train.ahead import Ahead, Examples, kept_layers
 from minispec.train.data import Corpus, Text
 from minispec.train.draft import frequent_ids
-from minispec.train.eagle import EagleTrainer, new_net, train_eagle
+from minispec.train.eagle import EagleTrainer, new_net, train_eagle, unrolled
 from minispec.train.fit import fit
 from minispec.train.medusa import MedusaTrainer, new_heads, train_medusa
 from minispec.train.teacher import States
@@ -23,6 +25,7 @@ VOCAB = 40
 MEDUSA = {"heads": 3, "depth": 1, "drafted": 30, "steps": 30, "batch": 4, "lr": 1e-3, "seed": 0}
 EAGLE = {"layers": None, "eagle": 3, "unroll": 3, "train_head": False, "drafted": 30, "steps": 30, "batch": 4, "lr": 1e-3}
 EAGLE["seed"] = 0
+OWN = {"rates": [[0.5]], "cost": [1.0, 1.0], "tree": "chain", "num_tokens": 2, "dynamic": {"nodes": 1}}
 
 
 @pytest.fixture(scope="module")
@@ -184,6 +187,10 @@ def test_training_learns_and_what_is_written_is_read_back(kind, lm, corpus, tmp_
         most = load_drafter(method, lm, out, tree=tree, num_tokens=2)
         rounds = ms.generate(lm, prompt, most, max_new_tokens=24).trace.rounds
         assert max(r.tree.counts[0] for r in rounds) <= 2
+        many = load_drafter(method, lm, out, tree=tree, num_tokens=500)  # more than the cost curve reaches
+        assert ms.generate(lm, prompt, many, max_new_tokens=24).tokens.tolist() == wanted
+    with pytest.raises(ValueError, match="num_tokens must be 1 or more, but is 0"):
+        load_drafter(method, lm, out, num_tokens=0)
     with pytest.raises(ValueError, match="there is no tree 'bush'"):
         load_drafter(method, lm, out, tree="bush")
     other = ms.toy(VOCAB, dtype="float32", hidden_size=32, num_attention_heads=2, num_hidden_layers=7)
@@ -193,14 +200,13 @@ def test_training_learns_and_what_is_written_is_read_back(kind, lm, corpus, tmp_
 
 @pytest.mark.parametrize("eagle", [1, 3])
 def test_what_is_written_and_read_back_computes_the_same(lm, tmp_path, eagle):
-    own = {"rates": [[0.5]], "cost": [1.0, 1.0], "tree": "chain", "num_tokens": 2, "dynamic": {}}
     ids = torch.arange(0, VOCAB, 3)
     net = new_net(lm, (7,) if eagle == 1 else (2, 3, 4), ids, eagle)
     for name, weight in net.named_parameters():
         if not name.startswith(("embed", "lm_head")):
             weight.data = (weight.data + torch.randn_like(weight) * 0.3).bfloat16().float()
     net.lm_head.weight.data = net.lm_head.weight.data if eagle == 1 else net.lm_head.weight.data.bfloat16().float()
-    save_eagle(tmp_path / "eagle", net, lm, own)
+    save_eagle(tmp_path / "eagle", net, lm, OWN)
     read = load_drafter("eagle", lm, tmp_path / "eagle").net
     assert read.vocabulary.tolist() == ids.tolist() and read.layers_read == net.layers_read
     hidden, tokens = torch.randn(1, 4, len(net.layers_read), 64), torch.tensor([[1, 2, 3, 4]])
@@ -210,9 +216,33 @@ def test_what_is_written_and_read_back_computes_the_same(lm, tmp_path, eagle):
     heads = new_heads(lm, 2, ids, depth=2)
     for weight in heads.parameters():
         weight.data = torch.randn_like(weight).bfloat16().float()
-    save_medusa(tmp_path / "medusa", heads, lm, own)
+    save_medusa(tmp_path / "medusa", heads, lm, OWN)
     again = load_drafter("medusa", lm, tmp_path / "medusa").net
     torch.testing.assert_close(heads(hidden[0, 0]), again(hidden[0, 0]))
+
+
+@pytest.mark.parametrize("family", ["Qwen2", "Qwen3"])
+def test_a_target_of_another_family_gets_a_llama_head_that_trains_as_it_drafts(family, tmp_path):
+    """Biases, and norms of queries and keys, are the target's alone: training, drafting and the file agree on that."""
+    import transformers
+
+    sizes = {"vocab_size": VOCAB, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 7}
+    sizes |= {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256}
+    config = getattr(transformers, f"{family}Config")(**sizes)
+    config.architectures = [f"{family}ForCausalLM"]
+    torch.manual_seed(0)
+    target = LanguageModel(Transformer(config).requires_grad_(False), None, frozenset(), None, "tiny")
+    net = new_net(target, (2, 3, 4), torch.arange(VOCAB))
+    for name, weight in net.named_parameters():
+        if not name.startswith("embed"):
+            weight.data = (weight.data + torch.randn_like(weight) * 0.1).bfloat16().float()
+    save_eagle(tmp_path / "eagle", net, target, OWN)
+    read = load_drafter("eagle", target, tmp_path / "eagle").net
+    hidden, tokens = torch.randn(1, 6, 3, 48), torch.tensor([[1, 2, 3, 4, 5, 6]])
+    with torch.no_grad():
+        *_, state = unrolled(net, net.fuse(hidden), tokens, 1)
+        drafted = read.step(read.fuse(hidden[:, :-1]), tokens[:, 1:], read.new_cache(1, 6))
+    torch.testing.assert_close(state[:, :-1], drafted, rtol=1e-4, atol=1e-4)
 
 
 def test_eagle_weights_have_their_published_names_and_shapes(lm, corpus, tmp_path, monkeypatch):

@@ -11,7 +11,6 @@ section 3.2.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,9 +35,12 @@ DRAFTING = {"tree": "dynamic", "num_tokens": 3, "dynamic": {"depth": 5, "top_k":
 
 def new_net(lm: LanguageModel, layers: Sequence[int], vocabulary: Tensor, eagle: int = 3, seed: int = 0) -> EagleNet:
     """A head that starts by handing the last feature through to rows of the target's output matrix."""
-    config = copy.deepcopy(lm.model.config)
-    config.num_hidden_layers, config.layer_types = 1, ["full_attention"]
-    config.tie_word_embeddings = False
+    from transformers import LlamaConfig
+
+    # Published heads are Llama layers, whatever family the target is of: no biases, no norms of queries and keys.
+    changes = {"architectures": ["LlamaForCausalLM"], "attention_bias": False, "mlp_bias": False}
+    changes |= {"num_hidden_layers": 1, "layer_types": ["full_attention"], "tie_word_embeddings": False}
+    config = LlamaConfig.from_dict(lm.model.config.to_dict() | changes | {"model_type": "llama"})
     with torch.device("meta"):
         net = EagleNet(config, layers, vocabulary, eagle)
     net = net.to(lm.model.dtype).to_empty(device=lm.model.device)
