@@ -84,8 +84,9 @@ def test_token_0_on_a_short_path_is_no_padding(lm):
         logits[0, at, best] = 5.0
     path, token = verify.greedy(logits, tree)
     assert path.tolist() == [[2]] and token.tolist() == [0]
-    p = logits.softmax(-1)
-    path, _ = verify.typical(p.double(), tree, torch.full((1, 5), 0.5))
+    p = torch.full((1, 5, 9), 0.0, dtype=torch.float64)
+    p[0, 0, 0], p[0, 0, 6], p[0, 1:, 8] = 0.6, 0.4, 1.0  # token 0 is likelier than any that was drafted
+    path, _ = verify.typical(p, tree, torch.full((1, 5), 0.5))
     assert path.tolist() == [[2]]
 
 
