@@ -16,8 +16,12 @@ def decode(tokenizer: Any, tokens: Sequence[int]) -> str:
 
 
 def find_stop(text: str, stop: Sequence[str]) -> int:
-    """Where the earliest stop string begins in `text`; -1 if there is none."""
-    return min((at for at in map(text.find, stop) if at >= 0), default=-1)
+    """Where the stop string that is completed first begins in `text`; -1 if there is none.
+
+    First completed, not first begun: so it does not matter in which pieces the text arrives, one token or a round of them.
+    """
+    found = ((at + len(s), at) for s in stop if (at := text.find(s)) >= 0)
+    return min(found, default=(0, -1))[1]
 
 
 def tokens_until_stop(tokenizer: Any, before: Sequence[int], new: Sequence[int], stop: Sequence[str]) -> int | None:

@@ -27,6 +27,13 @@ def test_pieces_add_up_to_the_text_before_the_stop(text, stop, data):
     assert out == (text if at < 0 else text[:at])
 
 
+@pytest.mark.parametrize("pieces", [["b", "a", "a"], ["ba", "a"], ["baa"]])
+def test_the_stop_string_completed_first_decides_however_the_text_arrives(pieces):
+    stream = TextStream(Bytes(), ["a", "baa"])
+    assert "".join(stream.push(piece.encode()) for piece in pieces) == "b"
+    assert find_stop("xba", ["a", "ba"]) == 1, "two that end together: the longer one"
+
+
 def test_half_a_character_is_held_back():
     stream, ids = TextStream(Bytes()), "é".encode()
     assert stream.push(ids[:1]) == "" and stream.push(ids[1:]) == "é"
