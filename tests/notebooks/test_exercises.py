@@ -38,7 +38,7 @@ def leaks(slug, notebook):
     text = "\n".join(cell.source for cell in notebook.cells)
     found = [line for line in solution_lines(slug) if line in text] + [marker for marker in MARKERS if marker in text]
     found += [cell.id for cell in notebook.cells if cell.get("outputs") or cell.get("execution_count")]
-    bank = [file.read_text() for file in (ROOT / "tests").glob("right_answers.py")]
+    bank = [file.read_text() for file in (ROOT / "tests/right_answers").glob("ex*.py")]
     return found + [line for line in text.splitlines() if len(line.strip()) > 40 and any(line in right for right in bank)]
 
 
