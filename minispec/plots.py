@@ -184,3 +184,67 @@ def race(seconds: Mapping[str, Sequence[float]]) -> Figure:
     axes.yaxis.get_major_locator().set_params(integer=True)
     axes.legend(fontsize=SMALL, frameon=False, loc="lower right")
     return figure
+
+
+def tree(parents: Sequence[int], labels: Sequence[str], path: Sequence[int] = (), root: str = "pending") -> Figure:
+    """A draft as a tree, from left to right: node i hangs below block position parents[i] and reads labels[i].
+
+    `path`: the accepted block positions, drawn filled and with thick edges; the rest is white.
+    """
+    depths, children = [0], [[] for _ in range(len(parents) + 1)]
+    for i, parent in enumerate(parents):
+        depths.append(depths[parent] + 1)
+        children[parent].append(i + 1)
+    height, leaves = [0.0] * len(depths), 0
+
+    def place(node: int) -> None:
+        nonlocal leaves
+        for child in children[node]:
+            place(child)
+        if children[node]:
+            height[node] = (height[children[node][0]] + height[children[node][-1]]) / 2
+        else:
+            height[node], leaves = leaves, leaves + 1
+
+    place(0)
+    title = f"A tree of {len(parents)} nodes" + (f"; filled: the {len(path)} accepted" if path else "")
+    figure, axes = blank(title, width=8.5, height=0.9 + 0.34 * max(3, leaves))
+    taken, names = {0, *path}, [printable(text) for text in (root, *labels)]
+    columns = [max(len(n) for n, d in zip(names, depths, strict=True) if d == depth) for depth in range(max(depths) + 1)]
+    starts = [sum(columns[:depth]) + 5.0 * depth for depth in range(len(columns))]
+    for i, parent in enumerate(parents, 1):
+        style: Any = {"color": BLUE, "linewidth": 2.5} if i in taken else {"color": GREY, "linewidth": 1}
+        ends = starts[depths[parent]] + len(names[parent]) + 0.8, starts[depths[i]] - 0.8
+        axes.plot(ends, (height[parent], height[i]), **style)
+    for i, name in enumerate(names):
+        fill = FILLS[1] if i == 0 else FILLS[0] if i in taken else "white"
+        edge = {"edgecolor": BLUE if i in taken else GREY, "linewidth": 2 if i in taken else 1}
+        box = Rectangle((starts[depths[i]] - 0.7, height[i] - 0.38), len(name) + 1.4, 0.76, facecolor=fill, **edge)
+        axes.add_patch(box)
+        at = starts[depths[i]] + len(name) / 2
+        axes.text(at, height[i], name, ha="center", va="center", fontsize=SMALL, family="monospace", parse_math=False)
+    axes.set(xticks=[], yticks=[], xlim=(-2, starts[-1] + columns[-1] + 2), ylim=(leaves - 0.4, -0.6))
+    axes.spines[["left", "bottom"]].set_visible(False)
+    return figure
+
+
+def mask(
+    seen: Sequence[Sequence[bool]], names: Sequence[str], title: str = "Who sees whom: a row sees the filled columns"
+) -> Figure:
+    """An attention mask as a board: row i sees column j where it is filled. The last rows' names label both sides."""
+    rows, columns = len(seen), len(seen[0])
+    figure, axes = blank(title, width=2.2 + 0.34 * columns, height=1.4 + 0.34 * rows)
+    for y, row in enumerate(seen):
+        for x, filled in enumerate(row):
+            style = {"facecolor": FILLS[0], "edgecolor": BLUE} if filled else {"facecolor": "white", "edgecolor": "#c8c8c8"}
+            axes.add_patch(Rectangle((x - 0.45, y - 0.45), 0.9, 0.9, **style))
+            if filled:
+                axes.text(x, y, "×", ha="center", va="center", fontsize=SMALL)
+    shown = [printable(name) for name in names]
+    style: Any = {"fontsize": 9, "family": "monospace", "parse_math": False}
+    axes.set_xticks(range(columns), shown, rotation=90, **style)
+    axes.set_yticks(range(rows), shown[columns - rows :], **style)
+    axes.set(xlim=(-0.6, columns - 0.4), ylim=(rows - 0.4, -0.6), aspect="equal")
+    axes.tick_params(length=0)
+    axes.spines[["left", "bottom"]].set_visible(False)
+    return figure

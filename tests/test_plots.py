@@ -27,6 +27,8 @@ FIGURES = {
     "tape": lambda: plots.token_tape(trace(), "abc".__getitem__),
     "overlap": lambda: plots.overlap([0.6, 0.3, 0.1], [0.3, 0.2, 0.5], "abc"),
     "acceptance": lambda: plots.acceptance_by_position({"lookup": trace()}),
+    "tree": lambda: plots.tree([0, 0, 1, 1, 2], ["the", " a", " cat", " dog", "$x$"], path=[1, 4]),
+    "mask": lambda: plots.mask([[True, True, False], [True, False, True]], ["a", "b", "c"]),
     "race": lambda: plots.race({"plain": [0.1, 0.2, 0.3], "lookup": [0.1, 0.2, 0.2]}),
 }
 
@@ -74,3 +76,23 @@ def test_a_figure_is_shown_with_its_words_and_numbers(capsys, monkeypatch):
     (picture,), options = shown[0]
     assert picture["text/plain"] == options["metadata"]["image/png"]["alt"] == "two lines"
     assert picture["image/png"].startswith(b"\x89PNG")
+
+
+def test_a_tree_hangs_together_and_its_accepted_path_is_filled():
+    parents = [0, 0, 1, 1, 2]
+    axes = plots.tree(parents, ["a", "b", "c", "d", "e"], path=[1, 4]).axes[0]
+    boxes = axes.patches
+    assert [text.get_text() for text in axes.texts] == ["pending", *"abcde"]
+    x, y = zip(*((box.get_x(), box.get_y()) for box in boxes), strict=True)
+    assert x[0] < x[1] == x[2] < x[3] == x[4] == x[5] and len(set(y[3:])) == 3
+    thick = [line.get_linewidth() > 2 for line in axes.lines]
+    assert thick == [True, False, False, True, False]
+    white = [box.get_facecolor()[:3] == (1, 1, 1) for box in boxes]
+    assert white == [False, False, True, True, False, True]
+    assert plots.tree([], []).axes[0].texts[0].get_text() == "pending", "a tree without nodes"
+
+
+def test_a_mask_is_filled_where_a_row_sees_a_column():
+    axes = plots.mask([[True, True, False], [True, False, True]], ["a", "b", "c"]).axes[0]
+    assert [(text.get_position()) for text in axes.texts] == [(0, 0), (1, 0), (0, 1), (2, 1)]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "c"], "the last rows' names"
