@@ -67,10 +67,10 @@ def main() -> None:
     def row(name: str, **options: Any) -> str:
         drafter = ms.load_drafter("draft", lm, **options)
         rounds = [r for prompt, tokens in pairs for r in rehearse(lm, drafter, prompt, tokens, len(tokens))]
-        drafted, seconds = sum(r[0] for r in rounds), sum(r[3] for r in rounds)
-        emitted = sum(r[2] for r in rounds)
-        bound = emitted * cost[1] / sum(cost[1 + nodes] + s for nodes, _, _, s in rounds)
-        first = [r[1] > 0 for r in rounds if r[0]]
+        drafted, seconds = sum(r.nodes for r in rounds), sum(r.draft_s for r in rounds)
+        emitted = sum(r.emitted for r in rounds)
+        bound = emitted * cost[1] / sum(cost[1 + r.nodes] + r.draft_s for r in rounds)
+        first = [r.accepted > 0 for r in rounds if r.nodes]
         return (
             f"| {name} | {sum(first) / len(first):.1%} | {emitted / len(rounds):.2f} | {seconds / drafted / cost[1]:.3f} | "
             f"{bound:.2f} |"

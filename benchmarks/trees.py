@@ -40,8 +40,8 @@ def measure(lm: ms.LanguageModel, drafter: ms.Eagle, texts: list[Any], curve: li
         for text in texts
         for round in rehearse(lm, drafter, torch.from_numpy(text.prompt.astype(int)), text.answer.tolist(), 256)
     ]
-    emitted, drafting = sum(n for _, _, n, _ in rounds), sum(seconds for *_, seconds in rounds)
-    bound = emitted * curve[0] / (sum(curve[nodes] for nodes, *_ in rounds) + drafting)
+    emitted, drafting = sum(r.emitted for r in rounds), sum(r.draft_s for r in rounds)
+    bound = emitted * curve[0] / (sum(curve[r.nodes] for r in rounds) + drafting)
     return emitted / len(rounds), bound, 1e3 * drafting / len(rounds)
 
 

@@ -205,11 +205,13 @@ def peers(
     lm: LanguageModel, drafters: dict[str, Callable[[], Drafter]], limit: int, tokens: int, judge: LanguageModel
 ) -> Iterator[Check]:
     """How often transformers' own assisted generation and prompt lookup part from its `generate`, on the same requests."""
-    from minispec.bench import transformers_methods
+    from minispec.peers import transformers_methods
 
     prompts = some_prompts(lm, limit)
     plain, *others = transformers_methods(lm, {name: make() for name, make in drafters.items()}).items()
-    wanted, *texts = ([torch.tensor(method([p], tokens).tokens[0]) for p in prompts] for _, method in (plain, *others))
+    wanted, *texts = (
+        [torch.tensor(method([p], tokens, 0.0, 0).tokens[0]) for p in prompts] for _, method in (plain, *others)
+    )
     for (name, _), got in zip(others, texts, strict=True):
         measured, _ = compare(judge, TIE[lm.model.dtype], prompts, wanted, got)
         yield Check(f"for comparison: {name}, {dtype_name(lm)}", measured, None)

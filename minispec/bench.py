@@ -1,42 +1,58 @@
-"""Requests x methods x batch sizes: what a method gains here, with its bound, its oracle and its peers beside it.
+"""Requests x methods x batch sizes x temperatures: what a method gains here. `report.py` makes tables and figures of it.
 
-    minispec bench --peers transformers --out result.json # then prints the tables of `report`
+    minispec bench --out result.json                      # writes result.json and result.md, and figures in result/
 
-Methods take turns at every request, so that a drift of the machine hits all alike. A method's bound is what its drafts would
-allow on the texts of autoregressive decoding if nothing cost time but the target's passes and the proposals, both measured
-alone: what is missing to it is overhead. (Autoregressive decoding has overhead too, so a ratio can also exceed its bound.)
+Methods take turns at every request, so that a drift of the machine hits all alike; so do the two things that a bound is made
+of: a pass of the target over 1, 2, ... tokens, and each drafter's proposals on the text that autoregressive decoding wrote.
+
+A result is one JSON object, `SCHEMA` 2. Seconds are of `time.perf_counter`; ids are token ids.
+    machine, settings, drafters, requests
+                what was measured: versions, threads, dtype, checksums; options and seed; how each drafter was built; id,
+                kind and prompt of each request
+    runs        [{method, batch, temperature, repeat, rows, tokens, seconds, ttft_s, extra_bytes, rounds, same_text}], where
+                rows are places in `requests`, tokens the new ids of each row, and rounds of each row lists of `COLUMNS`
+    passes      {cells: [[tokens, cached]], seconds: [[of each cell] of each sweep]}
+    rehearsals  {drafter: {row: [[of each round: `Rehearsed`] of each repeat]}}
+    ahead       {drafter: {row: [a round, had it begun there, for each token of the text]}}
+    examples    {method: the first rounds of one request, with what was drafted}
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import itertools
 import json
 import os
 import platform
+import random
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from minispec.decode import generate_batch
+from minispec.decode import generate, generate_batch
 from minispec.drafters.dynamic_tree import DynamicTree
 from minispec.sampling import Dice, Sampling
-from minispec.theory import oracle_bound
+from minispec.trace import Clock
 from minispec.tree import Shape
 
 if TYPE_CHECKING:
     from minispec.drafters.base import Drafter
     from minispec.hub import LanguageModel
 
+SCHEMA = 2
+COLUMNS = ("nodes", "tried", "accepted", "emitted", "draft_s", "verify_s", "accept_s", "other_s")
 CONTEXT = 200  # tokens before the pass whose cost is measured: the middle of a typical request
+SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 17, 24, 33, 65)  # tokens in such a pass
+OTHER_CONTEXTS = ((1, 50), (1, 800), (8, 50), (8, 800))  # (tokens, cached): what a longer context costs
 AUTOREGRESSIVE = "autoregressive"
-PARTS = ("draft_s", "verify_s", "accept_s", "other_s")
 
 
 @dataclass
@@ -46,128 +62,85 @@ class Run:
     tokens: list[list[int]]
     seconds: float
     ttft_s: float | None = None
-    rounds: list[list[dict[str, Any]]] | None = None
+    rounds: list[list[list[Any]]] | None = None
     extra_bytes: int = 0
 
 
-Method = Callable[[list[Tensor], int], Run]  # prompts, tokens to write at most
+Method = Callable[[list[Tensor], int, float, int], Run]  # prompts, tokens to write at most, temperature, seed
 
 
 def our_method(lm: LanguageModel, drafter: Drafter | None) -> Method:
-    def run(prompts: list[Tensor], most: int) -> Run:
+    def run(prompts: list[Tensor], most: int, temperature: float, seed: int) -> Run:
         start = time.perf_counter()
-        done = generate_batch(lm, prompts, drafter, max_new_tokens=most)
+        done = generate_batch(lm, prompts, drafter, max_new_tokens=most, sampling=Sampling(temperature), seed=seed)
         seconds = time.perf_counter() - start
-        rounds = [[as_facts(round) for round in generation.trace.rounds] for generation in done]
+        rounds = [[as_row(round) for round in generation.trace.rounds] for generation in done]
         extra = max(generation.trace.extra_bytes for generation in done)
         return Run([g.tokens.tolist() for g in done], seconds, done[0].trace.ttft_s, rounds, extra)
 
     return run
 
 
-def as_facts(round: Any) -> dict[str, Any]:
-    seconds = {part: round_off(getattr(round, part)) for part in PARTS}
-    return {"nodes": round.tree.counts[0], "accepted": len(round.accepted), "emitted": len(round.emitted), **seconds}
+def as_row(round: Any) -> list[Any]:
+    seconds = (rounded(getattr(round, name)) for name in COLUMNS[4:])
+    return [round.tree.counts[0], round.tried, len(round.accepted), len(round.emitted), *seconds]
 
 
-def round_off(seconds: float) -> float:
-    return round(seconds, 7)
+def rounded(seconds: float) -> float:
+    return round(seconds, 6)
 
 
-def transformers_methods(lm: LanguageModel, drafters: dict[str, Any]) -> dict[str, Method]:
-    """transformers' own `generate` on the same weights, and its counterparts of draft and ngram; single requests only.
+class PassMeter:
+    """Times passes of the target over (tokens, cached): a pass over so many tokens after so many cached ones."""
 
-    The assistant is the same draft model, restricted to the same ids. Prompt lookup matches down to one token and takes the
-    earliest match, which cannot be changed there.
-    """
-    import tempfile
+    def __init__(self, lm: LanguageModel, cells: Sequence[tuple[int, int]]):
+        self.model = lm.model
+        longest = min(max(sum(cell) for cell in cells), self.model.config.max_position_embeddings)
+        self.cells = [cell for cell in cells if sum(cell) <= longest]  # a tiny model may not reach so far
+        self.tokens = torch.arange(longest, device=self.model.device)[None] % self.model.config.vocab_size
+        self.cache = self.model.new_cache(1, longest)
+        with torch.inference_mode():
+            self.model(self.tokens, self.cache)
 
-    import transformers
-    from transformers import AutoModelForCausalLM, GenerationConfig
-
-    from minispec.checkpoints import export_draft
-
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
-
-    def opened(folder: Any) -> Any:
-        model: Any = AutoModelForCausalLM.from_pretrained(str(folder), dtype=lm.model.dtype)
-        # Nothing that the model's own generation settings may ask for, such as a repetition penalty.
-        model.generation_config = GenerationConfig(eos_token_id=sorted(lm.eos_ids) or None, pad_token_id=0)
-        return model.eval().to(lm.model.device)
-
-    if lm.folder is None:
-        raise ValueError(f"{lm.name} has no folder that transformers could open; leave --peers out")
-    peer = opened(lm.folder)
-    settings: dict[str, dict[str, Any]] = {f"transformers {AUTOREGRESSIVE}": {}}
-    if "ngram" in drafters:
-        ngram = drafters["ngram"]
-        lookup = {"prompt_lookup_num_tokens": ngram.num_tokens, "max_matching_ngram_size": max(ngram.sizes)}
-        settings["transformers prompt lookup"] = lookup
-    if "draft" in drafters:
-        with tempfile.TemporaryDirectory() as folder:
-            export_draft(drafters["draft"], lm, Path(folder) / "draft")
-            small = opened(Path(folder) / "draft")
-        if drafters["draft"].vocabulary is not None:
-            small.lm_head = TrimmedHead(small.lm_head.weight, drafters["draft"].vocabulary)
-        small.generation_config.num_assistant_tokens = drafters["draft"].num_tokens
-        small.generation_config.num_assistant_tokens_schedule = "constant"
-        small.generation_config.assistant_confidence_threshold = drafters["draft"].min_confidence
-        settings["transformers assisted"] = {"assistant_model": small}
-
-    def method(extra: dict[str, Any]) -> Method:
-        @torch.inference_mode()
-        def run(prompts: list[Tensor], most: int) -> Run:
-            ids = prompts[0][None].to(lm.model.device)
-            start = time.perf_counter()
-            out = peer.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=most, **extra)
-            return Run([out[0, ids.shape[1] :].tolist()], time.perf_counter() - start)
-
-        return run
-
-    return {name: method(extra) for name, extra in settings.items()}
+    @torch.inference_mode()
+    def sweep(self) -> list[float]:
+        """Seconds of one pass for each cell."""
+        seconds = []
+        for tokens, cached in self.cells:
+            self.cache.lengths = [cached]
+            clock = Clock(self.model.device)
+            self.model(self.tokens[:, cached : cached + tokens], self.cache)
+            clock.mark()
+            seconds += clock.read()
+        return seconds
 
 
-class TrimmedHead(torch.nn.Module):
-    """An output matrix for some ids: the others get a logit of minus infinity."""
-
-    def __init__(self, weight: Tensor, ids: Tensor):
-        super().__init__()
-        self.weight, self.ids, self.vocab = torch.nn.Parameter(weight[ids].detach(), requires_grad=False), ids, len(weight)
-
-    def forward(self, state: Tensor) -> Tensor:
-        logits = state.new_full((*state.shape[:-1], self.vocab), float("-inf"))
-        return logits.index_copy_(-1, self.ids, torch.nn.functional.linear(state, self.weight))
-
-
-@torch.inference_mode()
 def cost_curve(lm: LanguageModel, sizes: Sequence[int], repeats: int = 15) -> dict[int, float]:
     """Seconds of one pass of the target over so many tokens, after CONTEXT: medians, the sizes in turn."""
-    from minispec.trace import Clock
+    meter = PassMeter(lm, [(size, CONTEXT) for size in sizes])
+    meter.sweep()  # the first one warms up
+    columns = zip(*(meter.sweep() for _ in range(repeats)), strict=True)
+    return {size: statistics.median(column) for size, column in zip(sizes, columns, strict=True)}
 
-    model, longest = lm.model, max(sizes)
-    tokens = torch.arange(CONTEXT + longest, device=model.device)[None] % model.config.vocab_size
-    cache = model.new_cache(1, CONTEXT + longest)
-    model(tokens[:, :CONTEXT], cache)
-    times: dict[int, list[float]] = {size: [] for size in sizes}
-    for repeat in range(repeats + 1):
-        for size in sizes:
-            cache.lengths = [CONTEXT]
-            clock = Clock(model.device)
-            model(tokens[:, :size], cache)
-            clock.mark()
-            times[size] += clock.read() if repeat else []  # the first round warms up
-    return {size: statistics.median(times[size]) for size in sizes}
+
+class Rehearsed(NamedTuple):
+    """One round of a drafter alone: nodes and levels of its tree, tokens accepted and emitted, seconds of drafting."""
+
+    nodes: int
+    levels: int
+    accepted: int
+    emitted: int
+    draft_s: float
 
 
 @torch.inference_mode()
 def rehearse(
-    lm: LanguageModel, drafter: Drafter, prompt: Tensor, tokens: list[int], most: int
-) -> list[tuple[int, int, int, float]]:
-    """The drafter alone, against a text that is known: (nodes, accepted, emitted, seconds of drafting) of each round.
+    lm: LanguageModel, drafter: Drafter, prompt: Tensor, tokens: list[int], most: int, one_by_one: bool = False
+) -> list[Rehearsed]:
+    """The rounds of a drafter alone, against a text that is known.
 
     What the target would accept of a draft is read off the text, so no pass of the target runs between two proposals.
-    `most`: the token budget under which the text was written.
+    `most`: the token budget under which the text was written. `one_by_one`: go on by one token after each proposal.
     """
     ids = torch.tensor([*prompt.tolist(), *tokens], device=lm.model.device)
     hidden = None
@@ -193,9 +166,10 @@ def rehearse(
             if child is None:
                 break
             accepted, at = accepted + 1, child
-        emitted = min(accepted + 1, len(tokens) - done)
+        emitted = 1 if one_by_one else min(accepted + 1, len(tokens) - done)
         drafter.commit([tokens[done : done + emitted]], states(done, emitted))
-        rounds.append((len(drafted), accepted, emitted, time.perf_counter() - start))
+        seconds = rounded(time.perf_counter() - start)
+        rounds.append(Rehearsed(len(drafted), int(tree.depths.max()), accepted, emitted, seconds))
         done += emitted
     return rounds
 
@@ -207,14 +181,17 @@ def bench(
     *,
     max_new_tokens: int,
     batches: Sequence[int] = (1,),
+    temperatures: Sequence[float] = (0.0,),
     repeats: int = 1,
+    seed: int = 0,
     peers: bool = False,
+    begun: dict[str, Any] | None = None,
     save: Callable[[dict[str, Any]], None] = lambda result: None,
 ) -> dict[str, Any]:
-    """Run everything; the result as it is stored. `save` is called every minute with what there is so far.
+    """Run everything; the result as it is stored. `save` is called every minute, and when interrupted, with what is there.
 
-    Raises ValueError, before anything runs, for a request that does not fit the model, and for batches whose requests
-    have different limits.
+    `begun`: such a part, to go on from. Raises ValueError, before anything runs, for a request that does not fit the model,
+    a batch that does not fit in memory or whose requests have different limits, and a part of another benchmark.
     """
     from tqdm import tqdm
 
@@ -222,8 +199,6 @@ def bench(
         raise ValueError(
             f"max_new_tokens must be 2 or more, since the first token comes from prefill; it is {max_new_tokens}"
         )
-    if max(batches) > len(requests):
-        raise ValueError(f"a batch of {max(batches)} needs as many requests, but there are {len(requests)}")
     prompts = [lm.encode(request["messages"]) for request in requests]
     limits = [min(max_new_tokens, request["max_new_tokens"]) for request in requests]
     for request, prompt, most in zip(requests, prompts, limits, strict=True):
@@ -231,90 +206,171 @@ def bench(
             raise ValueError(f"request {request['id']} with its {most} new tokens exceeds the model's positions")
     if max(batches) > 1 and len(set(limits)) > 1:
         raise ValueError("requests that are measured in batches must have the same limit; give a lower --max-new-tokens")
+    check_memory(lm, max(batches), max(map(len, prompts)), max(limits))
 
     ours: dict[str, Method] = {name: our_method(lm, drafter) for name, drafter in drafters.items()}
     ours = {AUTOREGRESSIVE: our_method(lm, None)} | ours
-    theirs = transformers_methods(lm, drafters) if peers else {}
+    theirs: dict[str, Method] = {}
+    if peers:
+        from minispec.peers import transformers_methods
+
+        theirs = transformers_methods(lm, drafters)
+    meter = PassMeter(lm, [*((size, CONTEXT) for size in SIZES), *OTHER_CONTEXTS])
+    options = {"max_new_tokens": max_new_tokens, "batches": list(batches), "temperatures": list(temperatures)}
     result: dict[str, Any] = {
-        "schema": 1,
+        "schema": SCHEMA,
         "machine": machine(lm),
-        "max_new_tokens": max_new_tokens,
-        "sampling": {"temperature": 0.0, "seed": 0},
+        "settings": {**options, "repeats": repeats, "seed": seed, "methods": [*ours, *theirs]},
         "drafters": {name: settings(drafter) for name, drafter in drafters.items() if drafter},
         "requests": [
-            {"id": r["id"], "kind": r["kind"], "prompt_tokens": len(p)} for r, p in zip(requests, prompts, strict=True)
+            {"id": r["id"], "kind": r["kind"], "prompt": p.tolist()} for r, p in zip(requests, prompts, strict=True)
         ],
         "runs": [],
+        "passes": {"cells": meter.cells, "seconds": []},
+        "rehearsals": {name: {} for name, drafter in drafters.items() if drafter},
+        "ahead": {name: {} for name, drafter in drafters.items() if drafter},
     }
-    for method in (*ours.values(), *theirs.values()):
-        method(prompts[:1], 8)  # the first passes of a process are slow
-    plan = list(
-        schedule(len(requests), batches, repeats, {size: [*ours, *(theirs if size == 1 else ())] for size in batches})
-    )
-    texts: dict[tuple[int, int], list[int]] = {}
+    if begun:
+        result = going_on(begun, result)
+    plan = list(schedule(len(requests), batches, temperatures, repeats, seed, list(ours), list(theirs)))
+    for method in (*ours.values(), *theirs.values(), lambda *_: meter.sweep()):
+        method(prompts[:1], 8, 0.0, 0)  # the first passes of a process are slow
+    result["examples"] = {name: example(lm, drafter, prompts[0]) for name, drafter in drafters.items() if drafter}
     save(result)  # what cannot be written is better known now
-    saved = time.monotonic()
-    for repeat, size, group, turns in tqdm(plan, unit="group", disable=not sys.stderr.isatty()):
-        for name in turns:
-            run = (ours | theirs)[name]([prompts[row] for row in group], limits[group[0]])
-            result["runs"].append({"method": name, "batch": size, "repeat": repeat, "rows": group, **vars(run)})
-            if name == AUTOREGRESSIVE:
-                texts |= {(size, row): tokens for row, tokens in zip(group, run.tokens, strict=True)}
-        if time.monotonic() - saved > 60:
-            save(result)
-            saved = time.monotonic()
-    for run in result["runs"]:
-        run["same_text"] = [
-            texts[run["batch"], row] == tokens for row, tokens in zip(run["rows"], run["tokens"], strict=True)
-        ]
-    add_bounds(lm, drafters, prompts, limits, texts, result)
-    save(result)
+    saved, start = time.monotonic(), len(result["passes"]["seconds"])
+    try:
+        for step in tqdm(plan[start:], unit="group", initial=start, total=len(plan), disable=not sys.stderr.isatty()):
+            most = limits[step.rows[0]]
+            group = {
+                name: (ours | theirs)[name]([prompts[row] for row in step.rows], most, step.temperature, seed + step.repeat)
+                for name in step.turns
+            }
+            plain = group[AUTOREGRESSIVE].tokens
+            rehearsed = {}
+            if step.batch == 1 and step.temperature == 0:
+                row = step.rows[0]
+                known = (lm, prompts[row], plain[0], most)
+                rehearsed = {name: rehearsal(drafter, *known, step.repeat) for name, drafter in drafters.items() if drafter}
+            sweep = [rounded(seconds) for seconds in meter.sweep()]
+            # A group is kept whole or not at all.
+            for name, run in group.items():
+                same = None if step.temperature else [a == b for a, b in zip(run.tokens, plain, strict=True)]
+                where = {"batch": step.batch, "temperature": step.temperature, "repeat": step.repeat, "rows": step.rows}
+                result["runs"].append({"method": name, **where, **vars(run), "same_text": same})
+            for name, (rounds, ahead) in rehearsed.items():
+                result["rehearsals"][name].setdefault(str(step.rows[0]), []).append(rounds)
+                result["ahead"][name].setdefault(str(step.rows[0]), ahead)
+            result["passes"]["seconds"].append(sweep)
+            if time.monotonic() - saved > 60:
+                save(result)
+                saved = time.monotonic()
+    finally:
+        save(result)
     return result
 
 
+def rehearsal(
+    drafter: Drafter, lm: LanguageModel, prompt: Tensor, tokens: list[int], most: int, repeat: int
+) -> tuple[list[Rehearsed], list[Rehearsed]]:
+    """The rounds of the drafter alone; and, the first time, what it would draft after every token of the text."""
+    ahead = [] if repeat else rehearse(lm, drafter, prompt, tokens, most, one_by_one=True)
+    return rehearse(lm, drafter, prompt, tokens, most), ahead
+
+
+@dataclass(frozen=True)
+class Step:
+    """One group of requests, by every method in turn. `rows`: as many as the batch; the last ones begin again."""
+
+    repeat: int
+    temperature: float
+    batch: int
+    rows: list[int]
+    turns: list[str]
+
+
 def schedule(
-    requests: int, batches: Sequence[int], repeats: int, methods: dict[int, list[str]]
-) -> Iterator[tuple[int, int, list[int], list[str]]]:
-    """(repeat, batch size, rows, methods in the order of their turn): every method is as often first as any other."""
-    for repeat in range(repeats):
-        for size in batches:
-            names = methods[size]
-            for turn, start in enumerate(range(0, requests, size), repeat):
-                order = names[turn % len(names) :] + names[: turn % len(names)]
-                yield repeat, size, list(range(start, min(start + size, requests))), order
+    requests: int,
+    batches: Sequence[int],
+    temperatures: Sequence[float],
+    repeats: int,
+    seed: int,
+    ours: list[str],
+    theirs: list[str],
+) -> Iterator[Step]:
+    """All groups, in an order that `seed` shuffles; every method is as often first as another. Peers: single, greedy."""
+    for repeat, temperature, size in itertools.product(range(repeats), temperatures, batches):
+        dice = random.Random(f"{seed} {repeat} {temperature} {size}")
+        names = [*ours, *(theirs if size == 1 and temperature == 0 else ())]
+        dice.shuffle(names)
+        starts = list(range(0, requests, size))
+        dice.shuffle(starts)
+        for turn, start in enumerate(starts):
+            order = names[turn % len(names) :] + names[: turn % len(names)]
+            yield Step(repeat, temperature, size, [row % requests for row in range(start, start + size)], order)
 
 
-def add_bounds(
-    lm: LanguageModel,
-    drafters: dict[str, Drafter | None],
-    prompts: list[Tensor],
-    limits: list[int],
-    texts: dict[tuple[int, int], list[int]],
-    result: dict[str, Any],
-) -> None:
-    """Each drafter alone on the autoregressive texts, then the cost curve: what the bounds are made of."""
+def going_on(begun: dict[str, Any], fresh: dict[str, Any]) -> dict[str, Any]:
+    """`begun`, if it is a part of what `fresh` is to become. Raises ValueError if not, naming what differs."""
+    plain = json.loads(json.dumps(fresh))
+    for part in ("machine", "settings", "drafters", "requests"):
+        if begun[part] != plain[part]:
+            keys = begun[part] if isinstance(begun[part], dict) else ()
+            named = ", ".join(key for key in keys if begun[part][key] != plain[part].get(key))
+            raise ValueError(f"the file was begun with other {part} ({named or 'they differ'}); name a new file")
+    return begun
 
-    def thrice(drafter: Drafter, row: int) -> list[tuple[int, int, int, float]]:
-        runs = [rehearse(lm, drafter, prompts[row], texts[1, row], limits[row]) for _ in range(3)]
-        return [(*rounds[0][:3], round_off(statistics.median(r[3] for r in rounds))) for rounds in zip(*runs, strict=True)]
 
-    rows = [row for row in range(len(prompts)) if (1, row) in texts]
-    result["rehearsals"] = {
-        name: {str(row): thrice(drafter, row) for row in rows} for name, drafter in drafters.items() if drafter
+def is_complete(result: dict[str, Any]) -> bool:
+    options = result["settings"]
+    starts = sum(len(range(0, len(result["requests"]), size)) for size in options["batches"])
+    return len(result["passes"]["seconds"]) == options["repeats"] * len(options["temperatures"]) * starts
+
+
+def check_memory(lm: LanguageModel, batch: int, longest: int, most: int) -> None:
+    """Raises ValueError if the cache of such a batch and its activations at prefill are larger than what is free."""
+    import psutil
+
+    c, device = lm.model.config, lm.model.device
+    item = torch.finfo(lm.model.dtype).bits // 8
+    cache = (longest + most) * c.num_hidden_layers * 2 * c.num_key_value_heads * c.head_dim * item
+    prefill = longest * (4 * c.hidden_size + 3 * c.intermediate_size) * item + longest * (longest + most)
+    needed = batch * (cache + prefill + 3 * 4 * c.vocab_size)
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    if needed > free:
+        gigabytes = f"about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
+        raise ValueError(f"a batch of {batch} needs {gigabytes}; choose a smaller --batch or --max-new-tokens")
+
+
+def example(lm: LanguageModel, drafter: Drafter, prompt: Tensor) -> dict[str, Any]:
+    """The first rounds of one request with what was drafted, and the texts of its tokens."""
+    rounds = generate(lm, prompt, drafter, max_new_tokens=24).trace.rounds
+    ids = {id for r in rounds for id in (*r.tree.tokens[0].tolist(), *r.emitted)}
+    return {
+        "rounds": [[r.tree.tokens[0].tolist(), r.tree.parents[0].tolist(), r.path, r.emitted] for r in rounds],
+        "texts": {str(id): lm.tokenizer.decode([id]) if lm.tokenizer else str(id) for id in sorted(ids)},
     }
-    nodes = [n for rounds_of in result["rehearsals"].values() for rounds in rounds_of.values() for n, *_ in rounds]
-    result["cost_curve_s"] = {str(n): s for n, s in cost_curve(lm, range(1, max(nodes, default=0) + 2)).items()}
 
 
 def settings(drafter: Drafter) -> dict[str, Any]:
-    """What a drafter was built with."""
+    """What a drafter was built with, and the checksum of its weights as they are in memory."""
     known = {
         name: value
         for name, value in vars(drafter).items()
         if isinstance(value, int | float | str | range | Shape | DynamicTree)
     }
     plain = {range: list, Shape: dataclasses.asdict, DynamicTree: dataclasses.asdict}
-    return {name: plain.get(type(value), lambda x: x)(value) for name, value in known.items()}
+    parts = (getattr(value, "model", value) for value in vars(drafter).values())
+    nets = [part for part in parts if isinstance(part, torch.nn.Module)]
+    sums = {"weights_sha256": checksum(nets)} if nets else {}
+    return {name: plain.get(type(value), lambda x: x)(value) for name, value in known.items()} | sums
+
+
+def checksum(nets: Sequence[torch.nn.Module]) -> str:
+    digest = hashlib.sha256()
+    for net in nets:
+        for weight in net.parameters():
+            digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def machine(lm: LanguageModel) -> dict[str, Any]:
@@ -335,6 +391,7 @@ def machine(lm: LanguageModel) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
         "dtype": str(lm.model.dtype).removeprefix("torch."),
         "model": lm.name,
+        "weights_sha256": checksum([lm.model]),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
@@ -343,145 +400,17 @@ def machine(lm: LanguageModel) -> dict[str, Any]:
     }
 
 
-def report(result: dict[str, Any]) -> str:
-    """The tables, in Markdown: speed by method, then by kind of request, at each batch size."""
-    m = result["machine"]
-    where = m["cpu"] if m["device"] == "cpu" else f"{m['cpu']} and {m['device']}"
-    lines = [
-        f"{m['model']}, {m['dtype']}, on {m['threads']} threads of {where}; "
-        f"torch {m['torch']}, transformers {m['transformers']}; {len(result['requests'])} requests, "
-        f"at most {result['max_new_tokens']} tokens each, repeats: {1 + max(run['repeat'] for run in result['runs'])}.",
-    ]
-    for batch in sorted({run["batch"] for run in result["runs"]}):
-        lines += ["", f"Batch {batch}:", "", *by_method(result, batch)]
-        lines += ["", *phases(result, batch)]
-        lines += ["", *by_kind(result, batch)] if batch == 1 else []
-    if "cost_curve_s" in result:
-        curve = {int(n): s for n, s in result["cost_curve_s"].items()}
-        shown = ", ".join(f"{n}: {1e3 * s:.1f}" for n, s in curve.items())
-        lines += ["", f"One pass of the target, milliseconds by tokens, after {CONTEXT}: {shown}."]
-    return "\n".join(lines)
-
-
-def by_method(result: dict[str, Any], batch: int) -> Iterator[str]:
-    columns = ("method", "tokens/s", "speedup", "quartiles over requests", "decode only", "tokens a round", "bound")
-    columns += ("of bound", "oracle", "same text")
-    yield f"| {' | '.join(columns)} |"
-    yield "|" + "---|" * len(columns)
-    bounded = batch == 1 and "cost_curve_s" in result  # a run that was stopped has none
-    base = Times(result, AUTOREGRESSIVE, batch)
-    for name in dict.fromkeys(run["method"] for run in result["runs"] if run["batch"] == batch):
-        mine = Times(result, name, batch)
-        ratios = [mine.rate([group]) / base.rate([group]) for group in mine.groups]
-        low, high = quartiles(ratios)
-        row = [name, f"{mine.rate():.1f}", f"{mine.rate() / base.rate():.2f}", f"{low:.2f} to {high:.2f}"]
-        if mine.has_rounds:
-            decode = mine.decode_rate() / base.decode_rate()
-            row += [f"{decode:.2f}", f"{mine.tokens_a_round():.2f}"]
-            found = bounds(result, name, range(len(result["requests"]))) if bounded and name != AUTOREGRESSIVE else None
-            row += [f"{found[0]:.2f}", f"{decode / found[0]:.0%}", f"{found[1]:.2f}"] if found else ["", "", ""]
-        else:
-            row += [""] * 5
-        yield f"| {' | '.join([*row, f'{mine.same} of {mine.texts}'])} |"
-
-
-def phases(result: dict[str, Any], batch: int) -> Iterator[str]:
-    """Where the time of our methods goes, acceptance by position, and what the drafter needs."""
-    columns = ("method", "first token, ms", "a token, ms", "draft", "verify", "accept", "other", "spread", "MB more")
-    yield f"| {' | '.join(columns)} | accepted at positions 1, 2, ... |"
-    yield "|" + "---|" * (len(columns) + 1)
-    for name in dict.fromkeys(run["method"] for run in result["runs"] if run["batch"] == batch and run["rounds"]):
-        mine = Times(result, name, batch)
-        runs = [run for runs in mine.runs.values() for run in runs]
-        longest = [max(run["rounds"], key=len) for run in runs]  # the rows of a batch share the time of their rounds
-        parts = [sum(r[part] for rounds in longest for r in rounds) for part in PARTS]
-        shares = [f"{part / max(sum(parts), 1e-9):.1%}" for part in parts]
-        first = 1e3 * statistics.median(run["ttft_s"] for run in runs)
-        extra = max(run["extra_bytes"] for run in runs) / 1e6
-        yield (
-            f"| {name} | {first:.0f} | {1e3 / mine.decode_rate():.1f} | {' | '.join(shares)} | {mine.spread():.0%} | "
-            f"{extra:.1f} | {', '.join(f'{rate:.2f}' for rate in mine.acceptance()[:8])} |"
-        )
-
-
-def by_kind(result: dict[str, Any], batch: int) -> Iterator[str]:
-    """Speedup of the whole response, and in brackets the tokens a round, by kind of request."""
-    kinds = list(dict.fromkeys(request["kind"] for request in result["requests"]))
-    names = [n for n in dict.fromkeys(run["method"] for run in result["runs"]) if n != AUTOREGRESSIVE]
-    base = Times(result, AUTOREGRESSIVE, batch)
-    yield f"| speedup (tokens a round) | {' | '.join(kinds)} |"
-    yield "|" + "---|" * (len(kinds) + 1)
-    for name in names:
-        mine, row = Times(result, name, batch), [name]
-        for kind in kinds:
-            groups = [g for g in mine.groups if result["requests"][g[0]]["kind"] == kind]
-            cell = f"{mine.rate(groups) / base.rate(groups):.2f}"
-            row.append(f"{cell} ({mine.tokens_a_round(groups):.2f})" if mine.has_rounds else cell)
-        yield f"| {' | '.join(row)} |"
-
-
-class Times:
-    """What one method took at one batch size: for each group of rows, the median over the repeats."""
-
-    def __init__(self, result: dict[str, Any], method: str, batch: int):
-        runs = [run for run in result["runs"] if run["method"] == method and run["batch"] == batch]
-        self.groups = list(dict.fromkeys(tuple(run["rows"]) for run in runs))
-        self.runs = {group: [run for run in runs if tuple(run["rows"]) == group] for group in self.groups}
-        self.has_rounds = runs[0]["rounds"] is not None
-        first = [self.runs[group][0] for group in self.groups]
-        self.texts = sum(len(run["tokens"]) for run in first)
-        self.same = sum(sum(run.get("same_text", [])) for run in first)
-
-    def rate(self, groups: Sequence[tuple[int, ...]] | None = None) -> float:
-        """Tokens a second of whole responses."""
-        groups = self.groups if groups is None else groups
-        tokens = sum(len(row) for group in groups for row in self.runs[group][0]["tokens"])
-        return tokens / sum(statistics.median(run["seconds"] for run in self.runs[group]) for group in groups)
-
-    def decode_rate(self) -> float:
-        """Tokens a second after the first tokens."""
-        tokens = sum(len(row) - 1 for group in self.groups for row in self.runs[group][0]["tokens"])
-        spent = (statistics.median(run["seconds"] - run["ttft_s"] for run in self.runs[group]) for group in self.groups)
-        return tokens / sum(spent)
-
-    def spread(self) -> float:
-        """Of the time of a group over the repeats: (longest - shortest) / median, the median over groups; 0 for one run."""
-        times = [[run["seconds"] for run in runs] for runs in self.runs.values()]
-        return statistics.median((max(t) - min(t)) / statistics.median(t) for t in times)
-
-    def acceptance(self) -> list[float]:
-        """Of the rounds that drafted a token at a position and accepted all before it, the share that accepted it."""
-        rounds = [r for runs in self.runs.values() for row in runs[0]["rounds"] for r in row]
-        reached = [
-            sum(r["nodes"] > i <= r["accepted"] for r in rounds) for i in range(max(r["accepted"] for r in rounds) + 1)
-        ]
-        return [sum(r["accepted"] > i for r in rounds) / n for i, n in enumerate(reached) if n]
-
-    def tokens_a_round(self, groups: Sequence[tuple[int, ...]] | None = None) -> float:
-        rows = [row for group in groups or self.groups for row in self.runs[group][0]["rounds"]]
-        return sum(r["emitted"] for row in rows for r in row) / max(1, sum(map(len, rows)))
-
-
-def bounds(result: dict[str, Any], method: str, rows: Sequence[int]) -> tuple[float, float]:
-    """The speedup that nothing but passes and proposals would allow, and the oracle's, over these requests.
-
-    The oracle knows how much of a draft will be accepted, not what the drafter would have drafted beyond its limits.
-    """
-    curve = {int(n): s for n, s in result["cost_curve_s"].items()}
-    rounds = [r for row in rows for r in result["rehearsals"][method][str(row)]]
-    tokens = sum(emitted for _, _, emitted, _ in rounds)
-    spent = sum(curve[1 + nodes] + seconds for nodes, _, _, seconds in rounds)
-    per_token = sum(s for *_, s in rounds) / max(1, sum(n for n, *_ in rounds))
-    return tokens * curve[1] / spent, oracle_bound(
-        [emitted - 1 for _, _, emitted, _ in rounds], curve.__getitem__, per_token
-    )
-
-
-def quartiles(values: list[float]) -> tuple[float, float]:
-    if len(values) < 2:
-        return values[0], values[0]
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, high
+def read_result(file: Path) -> dict[str, Any]:
+    """A stored result. Raises ValueError for a file that is none, or is of another schema."""
+    try:
+        result = json.loads(file.read_text())
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{file} cannot be read as a result of `minispec bench`: {error}") from error
+    found = result.get("schema") if isinstance(result, dict) else None
+    if found != SCHEMA or "runs" not in result:
+        what = f"has schema {found}" if found else "is no result of `minispec bench`"
+        raise ValueError(f"{file} {what}; this version reads schema {SCHEMA}")
+    return result
 
 
 def write_json(result: dict[str, Any], file: Path) -> None:

@@ -114,19 +114,25 @@ def build_parser() -> argparse.ArgumentParser:
     audit.add_argument("--dtype", default="float32", metavar="D", help="for token identity (default: float32)")
     audit.set_defaults(run=run_audit)
 
-    bench = commands.add_parser("bench", help="what each method gains here: requests x methods x batch sizes")
-    bench.add_argument("--methods", nargs="+", metavar="M", help="default: all that can draft for the model")
+    bench = commands.add_parser("bench", help="what each method gains here; an interrupted run goes on from its file")
+    bench.add_argument("--methods", nargs="+", metavar="M", help="or M:TREE, as eagle:chain (default: all that can draft)")
     bench.add_argument("--drafter", metavar="PATH", help="folder or hub id for the method draft (default: shipped)")
     bench.add_argument("--peers", choices=["transformers"], help="measure transformers' own counterparts in turn")
     bench.add_argument("--requests", metavar="FILE", help="JSON lines as in minispec/data/requests.jsonl (default)")
-    bench.add_argument("--limit", type=int, metavar="N", help="only N requests, spread over the file")
+    bench.add_argument("--limit", type=int, default=24, metavar="N", help="requests, spread over the file (default: 24)")
     bench.add_argument("--batch", default="1", metavar="SIZES", help="batch sizes, such as 1,4,16 (default: 1)")
-    bench.add_argument("--repeats", type=int, default=1, metavar="N", help="times that all is run (default: 1)")
-    bench.add_argument("--max-new-tokens", type=int, default=128, metavar="N")
+    bench.add_argument("--temperature", default="0", metavar="T", help="one or several, such as 0,0.7 (default: 0)")
+    bench.add_argument("--repeats", type=int, default=3, metavar="N", help="times that all is run (default: 3)")
+    bench.add_argument("--seed", type=int, default=0, metavar="S", help="of the order and the sampling (default: 0)")
+    bench.add_argument("--max-new-tokens", type=int, default=96, metavar="N", help="default: 96")
     bench.add_argument("--num-tokens", type=int, metavar="N", help="tokens drafted a round, at most")
-    bench.add_argument("--out", required=True, metavar="FILE", help="where the JSON result goes; the tables go to stdout")
+    bench.add_argument("--out", required=True, metavar="FILE", help="for the JSON; tables and figures are put beside it")
     add_model_options(bench)
     bench.set_defaults(run=run_bench)
+
+    report = commands.add_parser("report", help="tables and figures, once more, from a file that bench wrote")
+    report.add_argument("file", metavar="FILE", help="tables go to stdout and FILE.md, figures into the folder FILE")
+    report.set_defaults(run=run_report)
 
     export = commands.add_parser("export", help="write a drafter as a folder that other software opens")
     export.add_argument("drafter", choices=["draft"])
@@ -493,47 +499,87 @@ def run_train_ahead(args: argparse.Namespace) -> None:
 
 
 def run_bench(args: argparse.Namespace) -> None:
-    check_methods(args.methods or [])
+    methods = [method.partition(":")[0] for method in args.methods or []]
+    check_methods(methods)
     check_budget(args.max_new_tokens)
-    sizes = args.batch.split(",")
-    if not all(size.isdigit() and int(size) for size in sizes) or args.repeats < 1:
+    sizes = numbers(args.batch, int, "--batch must be sizes such as 1,4,16")
+    temperatures = numbers(args.temperature, float, "--temperature must be numbers such as 0,0.7")
+    if not all(sizes) or args.repeats < 1:
         raise ValueError("--batch must be sizes such as 1,4,16, and --repeats 1 or more")
+    if args.limit < 1:
+        raise ValueError(f"--limit must be 1 or more, but is {args.limit}")
     from pathlib import Path
 
     from minispec import hub
     from minispec.audit import REQUESTS, read_requests, spread
-    from minispec.bench import bench, report, write_json
+    from minispec.bench import bench, is_complete, read_result, write_json
+    from minispec.sampling import Sampling
 
-    file = Path(args.out)
+    for temperature in temperatures:
+        Sampling(temperature)
+    file, begun = Path(args.out), None
     if not file.parent.is_dir():
         raise ValueError(f"the folder {file.parent} does not exist; make it first")
     if file.is_dir():
         raise ValueError(f"{file} is a folder; name a file in it")
-    requests = read_requests(Path(args.requests) if args.requests else REQUESTS)
-    if args.limit is not None:
-        if args.limit < 1:
-            raise ValueError(f"--limit must be 1 or more, but is {args.limit}")
-        requests = spread(requests, args.limit)
+    if file.suffix != ".json":
+        raise ValueError(f"{file} must end in .json, since tables and figures are put beside it")
+    if file.exists() and is_complete(begun := read_result(file)):
+        raise ValueError(f"{file} holds a finished result; name a new file, or see it with `minispec report {file}`")
+    requests = spread(read_requests(Path(args.requests) if args.requests else REQUESTS), args.limit)
     lm = hub.load(args.model, args.device, args.dtype)
     sources = {"draft": args.drafter}
     there = (
         METHODS if lm.name == hub.DEFAULT else [m for m in METHODS if m not in TRAINED or (m == "draft" and args.drafter)]
     )
-    methods = args.methods or there
-    if args.drafter and "draft" not in methods:
+    if args.drafter and args.methods and "draft" not in methods:
         raise ValueError("--drafter says what the method draft drafts with; add draft to --methods")
-    drafters = {m: make_drafter(m, lm, sources.get(m), args.num_tokens) for m in methods if m != "autoregressive"}
+    drafters = {}
+    for name in args.methods or there:
+        method, _, tree = name.partition(":")
+        if method != "autoregressive":
+            drafters[name] = make_drafter(method, lm, sources.get(method), args.num_tokens, tree or None)
     result = bench(
         lm,
         drafters,
         requests,
         max_new_tokens=args.max_new_tokens,
-        batches=[int(size) for size in sizes],
+        batches=sizes,
+        temperatures=temperatures,
         repeats=args.repeats,
+        seed=args.seed,
         peers=bool(args.peers),
+        begun=begun,
         save=lambda result: write_json(result, file),
     )
-    print(report(result))
+    show_result(result, file)
+
+
+def numbers(text: str, kind: Any, message: str) -> list[Any]:
+    try:
+        return list(dict.fromkeys(map(kind, text.split(","))))
+    except ValueError:
+        raise ValueError(message) from None
+
+
+def run_report(args: argparse.Namespace) -> None:
+    from pathlib import Path
+
+    from minispec.bench import read_result
+
+    show_result(read_result(Path(args.file)), Path(args.file))
+
+
+def show_result(result: dict[str, Any], file: Path) -> None:
+    from minispec.report import report
+
+    print(report(result), flush=True)
+    try:
+        from minispec.figures import write
+    except ImportError:
+        print("figures need matplotlib: pip install matplotlib, then `minispec report`", file=sys.stderr)
+        return
+    print(f"tables and figures: {write(result, file)}", file=sys.stderr)
 
 
 def run_export(args: argparse.Namespace) -> None:

@@ -248,3 +248,19 @@ def mask(
     axes.tick_params(length=0)
     axes.spines[["left", "bottom"]].set_visible(False)
     return figure
+
+
+def breakdown(parts: Mapping[str, Mapping[str, float]]) -> Figure:
+    """Where the time of a token goes: a bar a method, its parts {name: milliseconds} on each other."""
+    figure, axes = blank("Where the time of a token goes", height=1.2 + 0.45 * len(parts))
+    left = [0.0] * len(parts)
+    for i, name in enumerate(next(iter(parts.values()))):
+        widths = [row[name] for row in parts.values()]
+        style = {"color": FILLS[i % 4], "edgecolor": COLOURS[i % 4], "hatch": HATCHES[i % 4]}
+        axes.barh(list(parts), widths, left=left, label=name, **style)
+        left = [a + b for a, b in zip(left, widths, strict=True)]
+    axes.invert_yaxis()
+    axes.set(xlabel="milliseconds a token")
+    axes.legend(fontsize=SMALL, frameon=False, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.08))
+    axes.set_title(axes.get_title(loc="left"), fontsize=11, loc="left", pad=28)
+    return figure

@@ -1,7 +1,8 @@
-"""What speculation can gain: expected tokens a round, the bound on the speedup, the best draft length, the oracle.
+"""What speculation can gain: expected tokens a round, bound, best draft length, oracle, and a model of what a pass costs.
 
     expected_tokens([0.8, 0.7, 0.6])                      # 2.696: one, and one more for each prefix that is accepted
     speedup_bound(2.7, cost, nodes=3, draft_s=0.004)      # against one token a pass; cost(n) = seconds of a pass over n
+    oracle([[3, 2, 1, 0], [0, 2, 1, 0]], cost, [0.0, 0.004])    # two drafters, the better one at each step
 
 Leviathan et al. 2023, section 3. Acceptance is taken as measured, position by position, given all before it accepted: a
 single rate for all positions underestimates, since what was easy once tends to stay easy.
@@ -9,7 +10,10 @@ single rate for all positions underestimates, since what was easy once tends to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 Cost = Callable[[int], float]  # seconds of a target pass over so many tokens
 
@@ -45,10 +49,64 @@ def best_draft_length(rates: Sequence[float], cost: Cost, draft_token_s: float) 
     return best, bounds[best]
 
 
-def oracle_bound(accepted: Sequence[int], cost: Cost, draft_token_s: float) -> float:
-    """Speedup if every round drafted exactly as many tokens as are then accepted, from the `accepted` of real rounds.
+def fixed_length(offers: Sequence[tuple[int, int]], length: int, cost: Cost, draft_token_s: float) -> float:
+    """Speedup over one known text of drafting `length` tokens a round, or as many as there are to draft.
 
-    A round without accepted tokens is then a plain pass: the oracle never wastes a row of verification.
+    offers[i] = (how many tokens would be drafted after i tokens of the text, how many of them the text accepts).
     """
-    tokens = sum(n + 1 for n in accepted)
-    return tokens * cost(1) / sum(cost(1 + n) + n * draft_token_s for n in accepted)
+    at, spent = 0, 0.0
+    while at < len(offers):
+        drafted, accepted = (min(length, n) for n in offers[at])
+        spent += cost(1 + drafted) + drafted * draft_token_s
+        at += accepted + 1
+    return len(offers) * cost(1) / spent
+
+
+def oracle(accepted: Sequence[Sequence[int]], cost: Cost, draft_token_s: Sequence[float]) -> float:
+    """The highest speedup over one known text: each round drafts what will be accepted, by the drafter that suits it best.
+
+    accepted[d][i]: how many of drafter d's tokens after i tokens of the text are right. No row of verification is wasted;
+    how much of the right draft to take is chosen so that the whole text takes least time.
+    """
+    length = len(accepted[0])
+    least = [0.0] * (length + 1)  # seconds for what follows the first i tokens
+    for i in reversed(range(length)):
+        least[i] = cost(1) + least[i + 1]
+        for right, token_s in zip(accepted, draft_token_s, strict=True):
+            for k in range(1, min(right[i], length - i) + 1):
+                least[i] = min(least[i], cost(1 + k) + k * token_s + least[min(length, i + k + 1)])
+    return length * cost(1) / least[0]
+
+
+def interpolated(points: Mapping[int, float]) -> Cost:
+    """A cost curve from some of its points, by straight lines between them. ValueError beyond the last one."""
+    sizes = sorted(points)
+
+    def cost(tokens: int) -> float:
+        if tokens > sizes[-1]:
+            raise ValueError(f"the cost of a pass is known up to {sizes[-1]} tokens, but not for {tokens}")
+        return float(np.interp(tokens, sizes, [points[size] for size in sizes]))
+
+    return cost
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Seconds of a target pass over `tokens` tokens that see `cached` earlier ones: fixed + per_token + per_cached.
+
+    A pass has a part that does not depend on how much is in it (reading the weights), one for each token, and one for
+    each cached token (reading keys and values).
+    """
+
+    fixed: float
+    per_token: float
+    per_cached: float
+
+    @classmethod
+    def fit(cls, cells: Sequence[tuple[int, int]], seconds: Sequence[float]) -> CostModel:
+        """Least squares of the relative error over (tokens, cached) cells; three cells or more."""
+        table = np.array([(1.0, tokens, cached) for tokens, cached in cells]) / np.array(seconds)[:, None]
+        return cls(*map(float, np.linalg.lstsq(table, np.ones(len(cells)), rcond=None)[0]))
+
+    def __call__(self, tokens: float, cached: float) -> float:
+        return self.fixed + self.per_token * tokens + self.per_cached * cached

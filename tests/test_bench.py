@@ -1,4 +1,4 @@
-"""The benchmark: every method has its turn, what is counted is right, and the bound is what the rounds allow."""
+"""The benchmark: every method has its turn, what is counted is right, a stop loses nothing, tables add up by hand."""
 
 import json
 from pathlib import Path
@@ -7,56 +7,96 @@ import pytest
 import torch
 
 import minispec as ms
-from minispec import bench
+from minispec import bench, figures, peers, report
 
 REQUESTS = [
     {"id": f"r{i}", "kind": kind, "messages": torch.tensor(ids), "max_new_tokens": 30}
     for i, (kind, ids) in enumerate([("chat", [1, 2, 1, 2]), ("code", [3]), ("chat", [4, 4, 4]), ("code", [2, 3, 2])])
 ]
+OPTIONS = {"max_new_tokens": 20, "batches": (1, 3), "temperatures": (0.0, 0.7), "repeats": 2}
+
+
+def drafters():
+    return {"ngram": ms.NGram(1, 3, 4), "draft": ms.DraftModel(ms.toy(), 3)}
 
 
 @pytest.fixture(scope="module")
 def result():
-    drafters = {"ngram": ms.NGram(1, 3, 4), "draft": ms.DraftModel(ms.toy(), 3)}
     saved = []
-    done = bench.bench(
-        ms.toy(),
-        drafters,
-        REQUESTS,
-        max_new_tokens=20,
-        batches=(1, 3),
-        repeats=2,
-        save=lambda r: saved.append(len(r["runs"])),
-    )
-    assert saved == [0, 36], "before the first run, in case the place cannot be written, and at the end"
+    done = bench.bench(ms.toy(), drafters(), REQUESTS, **OPTIONS, save=lambda r: saved.append(len(r["runs"])))
+    assert saved == [0, 72], "before the first run, in case the place cannot be written, and at the end"
     return json.loads(json.dumps(done))
 
 
 def test_everything_is_run_and_every_method_goes_first_as_often(result):
     for method in ("autoregressive", "ngram", "draft"):
         rows = [row for run in result["runs"] if run["method"] == method and run["batch"] == 3 for row in run["rows"]]
-        assert sorted(rows) == sorted([0, 1, 2, 3] * 2)
-    plan = list(bench.schedule(6, (1, 2), 3, {1: ["a", "b", "c"], 2: ["a", "b", "c"]}))
-    firsts = [names[0] for *_, names in plan]
+        assert sorted(rows) == sorted([0, 1, 2, 3, 0, 1] * 4), "the last batch is filled up, so that all are of one size"
+    plan = list(bench.schedule(6, (1, 2), (0.0,), 3, 0, ["a", "b", "c"], []))
+    firsts = [step.turns[0] for step in plan]
     assert all(firsts.count(name) == 9 for name in "abc")
-    assert len({tuple(names) for _, size, rows, names in plan if (size, rows) == (1, [0])}) == 3, "another turn each repeat"
+    assert plan == list(bench.schedule(6, (1, 2), (0.0,), 3, 0, ["a", "b", "c"], []))
+    assert plan != list(bench.schedule(6, (1, 2), (0.0,), 3, 1, ["a", "b", "c"], [])), "the seed shuffles"
+    peers = [
+        (step.batch, step.temperature) for step in bench.schedule(2, (1, 2), (0, 1), 1, 0, ["a"], ["t"]) if "t" in step.turns
+    ]
+    assert set(peers) == {(1, 0)}
 
 
 def test_texts_are_the_same_and_rounds_add_up(result):
     for run in result["runs"]:
-        assert all(run["same_text"]) and len(run["same_text"]) == len(run["rows"])
+        if run["temperature"]:
+            assert run["same_text"] is None
+        else:
+            assert all(run["same_text"]) and len(run["same_text"]) == len(run["rows"])
         for tokens, rounds in zip(run["tokens"], run["rounds"], strict=True):
+            rounds = [report.named(r) for r in rounds]
             assert 1 + sum(r["emitted"] for r in rounds) == len(tokens) == 20
             assert sum(r["draft_s"] + r["verify_s"] + r["accept_s"] + r["other_s"] for r in rounds) < run["seconds"]
+            assert all(r["accepted"] <= r["tried"] <= r["accepted"] + 1 and r["tried"] <= r["nodes"] for r in rounds)
+
+
+def test_a_run_that_was_stopped_goes_on_where_it_was(result, monkeypatch):
+    kept = []
+    whole = bench.PassMeter.sweep
+
+    def stop_later(meter, calls=[0]):  # noqa: B006
+        calls[0] += 1
+        if calls[0] == 9:
+            raise KeyboardInterrupt
+        return whole(meter)
+
+    monkeypatch.setattr(bench.PassMeter, "sweep", stop_later)
+    with pytest.raises(KeyboardInterrupt):
+        bench.bench(ms.toy(), drafters(), REQUESTS, **OPTIONS, save=lambda r: kept.append(json.dumps(r)))
+    monkeypatch.undo()
+    begun = json.loads(kept[-1])
+    assert len(begun["runs"]) == 7 * 3 and not bench.is_complete(begun), "whole groups: the eighth was not finished"
+    assert "| draft |" in report.report(begun), "what there is can be looked at"
+    assert "Nothing" in report.report({**begun, "runs": []})
+    done = bench.bench(ms.toy(), drafters(), REQUESTS, **OPTIONS, begun=begun)
+    assert bench.is_complete(done)
+    plain = [[(run["method"], run["rows"], run["tokens"]) for run in r["runs"]] for r in (result, done)]
+    assert plain[0] == plain[1]
+    other = {**begun, "settings": {**begun["settings"], "seed": 5, "repeats": 9}}
+    with pytest.raises(ValueError, match=r"begun with other settings \(repeats, seed\); name a new file"):
+        bench.bench(ms.toy(), drafters(), REQUESTS, **OPTIONS, begun=other)
+    with pytest.raises(ValueError, match="begun with other drafters"):
+        bench.bench(ms.toy(), drafters() | {"draft": ms.DraftModel(ms.toy(seed=1), 3)}, REQUESTS, **OPTIONS, begun=begun)
 
 
 def test_a_rehearsal_makes_the_rounds_of_the_real_run(result):
     for method in ("ngram", "draft"):
         for run in result["runs"]:
-            if run["method"] == method and run["batch"] == 1 and run["repeat"] == 0:
-                real = [[r["nodes"], r["accepted"]] for r in run["rounds"][0]]
-                rehearsed = [row[:2] for row in result["rehearsals"][method][str(run["rows"][0])]]
-                assert rehearsed == real
+            if run["method"] == method and run["batch"] == 1 and run["repeat"] == 0 and not run["temperature"]:
+                real = [[r["nodes"], r["accepted"]] for r in map(report.named, run["rounds"][0])]
+                (first, again) = result["rehearsals"][method][str(run["rows"][0])]
+                assert [[row[0], row[2]] for row in first] == [[row[0], row[2]] for row in again] == real
+                ahead, at = result["ahead"][method][str(run["rows"][0])], 0
+                assert len(ahead) == 19
+                for row in first:
+                    assert ahead[at][:3] == row[:3], "what is drafted at a place does not depend on how it was reached"
+                    at += row[3]
 
 
 def test_a_rehearsal_may_end_with_an_accepted_eos():
@@ -67,15 +107,18 @@ def test_a_rehearsal_may_end_with_an_accepted_eos():
     for count in (1, 2, 3, 4, 5):
         g = ms.generate(lm, prompt, ms.DraftModel(ms.toy(vocab_size=30, seed=3), count), max_new_tokens=30)
         drafter = ms.DraftModel(ms.toy(vocab_size=30, seed=3), count)
-        rehearsed = bench.rehearse(lm, drafter, prompt, plain[: end + 1], 30)
-        assert [r[:3] for r in rehearsed] == [(r.tree.counts[0], len(r.accepted), len(r.emitted)) for r in g.trace.rounds]
+        found = [
+            (r.nodes, r.levels, r.accepted, r.emitted) for r in bench.rehearse(lm, drafter, prompt, plain[: end + 1], 30)
+        ]
+        real = [(r.tree.counts[0], r.tree.counts[0], len(r.accepted), len(r.emitted)) for r in g.trace.rounds]
+        assert found == real
 
 
 def test_what_cannot_be_measured_is_said_before_anything_runs():
     for options, message in (
         ({"max_new_tokens": 1}, "max_new_tokens must be 2 or more"),
         ({"max_new_tokens": 400}, "request r0 with its 30 new tokens exceeds"),
-        ({"max_new_tokens": 4, "batches": (1, 9)}, "a batch of 9 needs as many requests, but there are 4"),
+        ({"max_new_tokens": 4, "batches": (1, 10**9)}, "a batch of 1000000000 needs about .* GB, and .* GB are free"),
     ):
         lm = ms.toy(max_position_embeddings=32) if "r0" in message else ms.toy()
         with pytest.raises(ValueError, match=message):
@@ -88,17 +131,23 @@ def test_what_cannot_be_measured_is_said_before_anything_runs():
 def test_a_trimmed_head_is_the_whole_one_at_its_ids():
     weight, ids = torch.randn(9, 4), torch.tensor([2, 3, 7])
     state = torch.randn(1, 5, 4)
-    out = bench.TrimmedHead(weight, ids)(state)
+    out = peers.TrimmedHead(weight, ids)(state)
     assert torch.allclose(out[..., ids], (state @ weight.T)[..., ids], atol=1e-6)
     assert out.isfinite().sum() == 15
+
+
+def rows_of(text, after, columns=slice(2, -1)):
+    """Cells of a table by the name of each row: the first table whose head holds `after`."""
+    block = next(block for block in text.split("\n\n") if block.startswith("|") and after in block.split("\n")[0])
+    return {line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[columns]] for line in block.split("\n")}
 
 
 def test_a_text_that_differs_is_counted(monkeypatch):
     right = bench.our_method
 
     def wrong(lm, drafter):
-        def run(prompts, most):
-            done = right(lm, drafter)(prompts, most)
+        def run(prompts, *rest):
+            done = right(lm, drafter)(prompts, *rest)
             if drafter and prompts[0].tolist() == [3]:
                 done.tokens[0][2] = (done.tokens[0][2] + 1) % 5
             return done
@@ -107,57 +156,115 @@ def test_a_text_that_differs_is_counted(monkeypatch):
 
     monkeypatch.setattr(bench, "our_method", wrong)
     result = bench.bench(ms.toy(), {"ngram": ms.NGram()}, REQUESTS, max_new_tokens=6)
-    table = bench.report(result).splitlines()
-    assert next(line for line in table if line.startswith("| ngram |")).endswith("| 3 of 4 |")
-    assert next(line for line in table if line.startswith("| autoregressive |")).endswith("| 4 of 4 |")
+    table = rows_of(report.report(result), "same text")
+    assert table["ngram"][-1] == "3 of 4" and table["autoregressive"][-1] == "4 of 4"
 
 
-def known(method, seconds, tokens, rounds=None, rows=(0,), repeat=0):
-    run = {"method": method, "batch": 1, "repeat": repeat, "rows": list(rows), "tokens": [list(range(tokens))]}
-    run |= {"seconds": seconds, "ttft_s": 1.0, "rounds": rounds and [rounds], "same_text": [True]}
-    return run | {"extra_bytes": 5_000_000}
+def known(method, seconds, tokens, rounds=None, repeat=0, rows=(0,)):
+    run = {"method": method, "batch": 1, "temperature": 0.0, "repeat": repeat, "rows": list(rows)}
+    run |= {"tokens": [list(range(tokens))], "seconds": seconds, "ttft_s": 1.0, "rounds": rounds and [rounds]}
+    return run | {"extra_bytes": 5_000_000, "same_text": [True]}
+
+
+def by_hand():
+    """Three repeats of one request: 7 tokens, in six passes or in two rounds that draft three and accept two."""
+    one, three = [0, 0, 0, 1, 0.5, 1.25, 0.25, 0.0], [3, 3, 2, 3, 0.5, 1.25, 0.25, 0.0]
+    machine = {"model": "m", "dtype": "d", "threads": 2, "cpu": "c", "device": "cpu", "torch": "t", "transformers": "f"}
+    stored = [[5, 6, 7], [0, 1, 2], [1, 2], [5, 6, 9]]
+    return {
+        "machine": machine,
+        "settings": {
+            "max_new_tokens": 7,
+            "batches": [1],
+            "temperatures": [0.0],
+            "seed": 0,
+            "methods": ["autoregressive", "draft", "transformers"],
+        },
+        "drafters": {"draft": {}},
+        "requests": [{"id": "a", "kind": "chat", "prompt": [1, 2, 3]}],
+        "runs": [
+            *(known("autoregressive", 1 + s, 7, [one] * 6, i) for i, s in enumerate((6.0, 5.0, 60.0))),
+            *(known("draft", 1 + s, 7, [three] * 2, i) for i, s in enumerate((4.0, 30.0, 3.0))),
+            *(known("transformers", 14.0, 7, None, i) for i in range(3)),
+        ],
+        "rehearsals": {"draft": {"0": [[[3, 3, 2, 3, s]] * 2 for s in (0.25, 9.0, 0.2)]}},
+        "ahead": {"draft": {"0": [[3, 3, 2, 1, 0.3], [3, 3, 1, 1, 0.3], [3, 3, 0, 1, 0.3]] * 2}},
+        "passes": {"cells": [[1, 9], [2, 9], [3, 9], [4, 9], [1, 90]], "seconds": [[1.0, 1.1, 1.2, 1.25, 1.5]] * 2},
+        "examples": {"draft": {"rounds": [stored], "texts": {str(i): "x" for i in range(10)}}},
+    }
 
 
 def test_tables_from_numbers_that_can_be_checked_by_hand():
-    time = {"draft_s": 0.5, "verify_s": 1.25, "accept_s": 0.25, "other_s": 0.0}
-    one = {"nodes": 0, "accepted": 0, "emitted": 1, **time}
-    three = {"nodes": 3, "accepted": 2, "emitted": 3, **time}
-    result = {
-        "machine": {
-            "model": "m",
-            "dtype": "d",
-            "threads": 2,
-            "cpu": "c",
-            "device": "cpu",
-            "torch": "t",
-            "transformers": "f",
-        },
-        "max_new_tokens": 7,
-        "requests": [{"id": "a", "kind": "chat", "prompt_tokens": 3}],
-        "runs": [
-            *(known("autoregressive", 1 + s, 7, [one] * 6, repeat=i) for i, s in enumerate((6.0, 5.0, 60.0))),
-            *(known("draft", 1 + s, 7, [three] * 2, repeat=i) for i, s in enumerate((4.0, 30.0, 3.0))),
-            *(known("transformers", 14.0, 7, repeat=i) for i in range(3)),
-        ],
-        "rehearsals": {"draft": {"0": [(3, 2, 3, 0.25)] * 2}},
-        "cost_curve_s": {"1": 1.0, "2": 1.1, "3": 1.2, "4": 1.25},
-    }
-    table = bench.report(result)
-    rows = {
-        line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]]
-        for line in table.split("| method | first token")[0].splitlines()
-        if "|" in line
-    }
+    table = report.report(by_hand(), per_request=True)
+    rows = rows_of(table, "same text")
     assert rows["autoregressive"][:2] == ["1.0", "1.00"], "7 tokens in the median of 7, 6 and 61 seconds"
     cells = rows["draft"]
-    assert cells[1] == "1.40" and cells[3] == "1.50" and cells[4] == "3.00", "6 seconds of decoding against 4"
-    assert cells[5] == "2.00" and cells[6] == "75%", "3 tokens for a pass over 4 and a proposal: 3 / (1.25 + 0.25)"
-    assert cells[7] == f"{3 / (1.2 + 2 * 0.25 / 3):.2f}" and cells[8] == "1 of 1"
-    assert rows["transformers"][1] == "0.50"
-    assert "| draft | 1.40 (3.00) |" in table, "and by kind of request"
-    assert "| draft | 1000 | 666.7 | 25.0% | 62.5% | 12.5% | 0.0% | 540% | 5.0 | 1.00, 1.00, 0.00 |" in table
-    del result["cost_curve_s"]
-    assert "| draft |" in bench.report(result), "a run that was stopped can be looked at"
+    assert cells[1] == "1.40", "7 seconds against 5"
+    assert cells[2:4] == ["1.40", "0.80 to 8.32"], "pairs: 7/5, 6/31, 61/4; quartiles between them"
+    assert cells[4:7] == ["1.50", "3.00", "540%"], "6 seconds of decoding against 4; (31 - 4) / 5"
+    assert cells[7] == "1 of 1" and rows["transformers"][1] == "0.50"
+    assert rows_of(table, "first token")["draft"] == ["1000", "666.7", "5.00", "25.0%", "62.5%", "12.5%", "0.0%", "5.0"]
+    found = rows_of(table, "nodes a round")["draft"]
+    assert found == ["3.0", "2.00", "3.00", "0.67", "1.00, 1.00, 0.00", "1.00, 1.00, 0.00"]
+    assert rows_of(table, "speedup (tokens a round)")["draft"] == ["1.40 (3.00)"]
+    bound = rows_of(table, "of bound")["draft"]
+    assert bound[:3] == ["1.50", "2.00", "75%"], "3 tokens for a pass over 4 and a proposal: 3 / (1.25 + 0.25)"
+    assert bound[3] == "2 (2.14)", "6 tokens in two passes over 3 with two drafted, 1.2 + 2 x 0.1 each"
+    assert bound[4] == "2.14", "here no choice of lengths is better"
+    assert "first token, milliseconds a token" in table and "1000 / 666.7 / 5.00 / 3.00" in table
+
+
+def test_the_four_acceptances_come_from_the_same_rounds():
+    result = by_hand()
+    rounds = [[3, 1, 0, 1], [3, 3, 2, 3], [2, 2, 2, 3], [0, 0, 0, 1], [3, 2, 2, 2]]  # the last one was cut by the budget
+    result["runs"] = [known("draft", 3.0, 11, [[*r, 0.1, 1.0, 0.0, 0.0] for r in rounds])]
+    times = report.Times(result, "draft")
+    assert times.conditional() == [3 / 4, 1, 0], "position 3 was tried once: full and cut drafts do not count there"
+    assert times.unconditional() == [3 / 4, 3 / 4, 0], "of four drafts; the round without one is none"
+    assert times.tokens_a_round() == 2.0
+
+
+def test_every_figure_of_a_result_is_drawn_with_words_from_its_data(result, tmp_path):
+    file = tmp_path / "r.json"
+    bench.write_json(result, file)
+    page = figures.write(bench.read_result(file), file).read_text()
+    names = {path.stem for path in (tmp_path / "r").iterdir()}
+    wanted = {
+        "cost_curve",
+        "breakdown",
+        "race",
+        "overlap",
+        "bounds",
+        "tape_draft",
+        "speedup_by_batch",
+        "speedup_by_temperature",
+    }
+    assert names >= wanted | {f"acceptance_by_{what}" for what in ("position", "kind", "request", "context")}
+    assert all(f"](r/{name}.png)" in page for name in names)
+    drawn = dict(figures.figures(by_hand()))
+    assert "draft: 1.00, 1.00, 0.00" in drawn["acceptance_by_position"].alt
+    assert "draft 0.62" in drawn["breakdown"].alt and "observed: draft 1.50" in drawn["bounds"].alt
+    lines = drawn["acceptance_by_position"].figure.axes[0].lines
+    assert list(lines[0].get_ydata()) == [1, 1, 0]
+
+
+def test_overlap_by_hand():
+    assert report.overlap([1, 2, 3, 4], [2, 3, 4, 9], n=3) == 1 / 4, "2 3 4 stands in the prompt"
+    assert report.overlap([], [5, 6, 7, 5, 6, 7], n=3) == 1 / 6, "the text repeats itself"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "cannot be read as a result"),
+        ("[]", "is no result"),
+        ('{"schema": 1, "runs": []}', "has schema 1; this version"),
+    ],
+)
+def test_a_file_that_is_no_result_is_refused(tmp_path, content, message):
+    (tmp_path / "r.json").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        bench.read_result(tmp_path / "r.json")
 
 
 def test_the_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):

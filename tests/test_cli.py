@@ -83,15 +83,45 @@ def test_the_demo_says_why_a_method_loses():
 
 
 def test_bench_writes_a_file_and_prints_the_tables(capsys, target, tmp_path):
-    options = ("--limit", "2", "--max-new-tokens", "8", "--dtype", "float32", "--peers", "transformers")
-    status, out, err = run(capsys, "bench", *options, "--out", str(tmp_path / "result.json"))
-    assert status == 0 and err == ""
+    file = tmp_path / "result.json"
+    options = ("--limit", "2", "--repeats", "1", "--max-new-tokens", "8", "--dtype", "float32", "--peers", "transformers")
+    status, out, err = run(capsys, "bench", *options, "--out", str(file))
+    assert status == 0 and err == f"tables and figures: {tmp_path / 'result.md'}\n"
     names = ("autoregressive", "draft", "ngram", "medusa", "eagle", "transformers autoregressive", "transformers assisted")
     for name in (*names, "transformers prompt lookup"):
         row = next(line for line in out.splitlines() if line.startswith(f"| {name} |"))
         assert row.endswith("| 2 of 2 |"), "in float32 every method and every peer writes the same text"
-    result = json.loads((tmp_path / "result.json").read_text())
+    result = json.loads(file.read_text())
     assert len(result["runs"]) == 16 and result["machine"]["dtype"] == "float32"
+    again = run(capsys, "report", str(file))
+    assert again[:2] == (0, out), "the same tables from the file"
+    status, _, err = run(capsys, "bench", *options, "--out", str(file))
+    assert status == 2 and "holds a finished result; name a new file" in err
+    result["runs"], result["passes"]["seconds"] = result["runs"][:8], result["passes"]["seconds"][:1]
+    file.write_text(json.dumps(result))
+    assert run(capsys, "bench", *options, "--out", str(file))[0] == 0, "a run that was stopped goes on"
+    assert len(json.loads(file.read_text())["runs"]) == 16
+    result["schema"] = 1
+    file.write_text(json.dumps(result))
+    assert run(capsys, "report", str(file))[0] == 2
+
+
+def test_any_pair_can_be_measured(capsys, target, tmp_path):
+    """A tiny target and a tinier draft model, in folders as transformers writes them."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    shape = {"num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": target.model.config.vocab_size}
+    for name, width, layers in (("target", 32, 2), ("small", 16, 1)):
+        config = LlamaConfig(hidden_size=width, intermediate_size=32, num_hidden_layers=layers, eos_token_id=None, **shape)
+        LlamaForCausalLM(config).save_pretrained(tmp_path / name)
+        target.tokenizer.save_pretrained(tmp_path / name)
+    pair = ("--model", str(tmp_path / "target"), "--drafter", str(tmp_path / "small"), "--dtype", "float32")
+    options = ("--limit", "3", "--repeats", "2", "--max-new-tokens", "12", "--batch", "1,2", "--temperature", "0,1")
+    status, out, _ = run(capsys, "bench", *pair, *options, "--out", str(tmp_path / "pair.json"))
+    assert status == 0 and "Batch 2, temperature 1:" in out
+    for name in ("autoregressive", "draft", "ngram"):
+        assert f"| {name} |" in out
+    assert {path.stem for path in (tmp_path / "pair").iterdir()} >= {"bounds", "speedup_by_batch", "speedup_by_temperature"}
 
 
 def test_export_writes_a_folder(capsys, target, tmp_path):
@@ -161,6 +191,12 @@ MISTAKES = [
     (["bench", "--out", "result.json", "--methods", "ngram,", "draft"], "separated by spaces, not commas"),
     (["bench", "--out", "result.json", "--batch", "1,0"], "--batch must be sizes such as 1,4,16"),
     (["bench", "--out", "."], ". is a folder; name a file in it"),
+    (["bench", "--out", "result"], "result must end in .json"),
+    (["bench", "--out", "result.json", "--temperature", "0,warm"], "--temperature must be numbers such as 0,0.7"),
+    (["bench", "--out", "result.json", "--temperature", "-1"], "temperature must be"),
+    (["bench", "--out", "result.json", "--methods", "ngram:chain"], "drafts no trees"),
+    (["bench", "--out", "pyproject.toml"], "must end in .json"),
+    (["report", "none.json"], "none.json cannot be read as a result of `minispec bench`"),
     (["bench", "--out", "result.json", "--max-new-tokens", "1"], "max_new_tokens must be 2 or more"),
     (["bench", "--out", "result.json", "--methods", "ngram", "--drafter", "x"], "add draft to --methods"),
     ([*GENERATE, "--num-tokens", "3"], "--num-tokens says nothing"),
