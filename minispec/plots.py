@@ -259,8 +259,7 @@ def breakdown(parts: Mapping[str, Mapping[str, float]]) -> Figure:
         style = {"color": FILLS[i % 4], "edgecolor": COLOURS[i % 4], "hatch": HATCHES[i % 4]}
         axes.barh(list(parts), widths, left=left, label=name, **style)
         left = [a + b for a, b in zip(left, widths, strict=True)]
-    axes.invert_yaxis()
     axes.set(xlabel="milliseconds a token")
-    axes.legend(fontsize=SMALL, frameon=False, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.08))
-    axes.set_title(axes.get_title(loc="left"), fontsize=11, loc="left", pad=28)
+    axes.set_ylim(len(parts) - 0.4, -1.3)  # room for the legend
+    axes.legend(fontsize=SMALL, frameon=False, ncols=4, loc="upper left")
     return figure

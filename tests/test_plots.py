@@ -28,6 +28,7 @@ FIGURES = {
     "overlap": lambda: plots.overlap([0.6, 0.3, 0.1], [0.3, 0.2, 0.5], "abc"),
     "acceptance": lambda: plots.acceptance_by_position({"lookup": trace()}),
     "tree": lambda: plots.tree([0, 0, 1, 1, 2], ["the", " a", " cat", " dog", "$x$"], path=[1, 4]),
+    "breakdown": lambda: plots.breakdown({"plain": {"draft": 0, "verify": 40}, "ngram": {"draft": 1, "verify": 30}}),
     "mask": lambda: plots.mask([[True, True, False], [True, False, True]], ["a", "b", "c"]),
     "race": lambda: plots.race({"plain": [0.1, 0.2, 0.3], "lookup": [0.1, 0.2, 0.2]}),
 }
@@ -96,3 +97,10 @@ def test_a_mask_is_filled_where_a_row_sees_a_column():
     axes = plots.mask([[True, True, False], [True, False, True]], ["a", "b", "c"]).axes[0]
     assert [(text.get_position()) for text in axes.texts] == [(0, 0), (1, 0), (0, 1), (2, 1)]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "c"], "the last rows' names"
+
+
+def test_the_parts_of_a_token_lie_end_to_end():
+    axes = plots.breakdown({"plain": {"draft": 1.0, "verify": 40.0}, "ngram": {"draft": 2.0, "verify": 30.0}}).axes[0]
+    draft, verify = axes.containers
+    assert [bar.get_width() for bar in verify] == [40, 30] and [bar.get_x() for bar in verify] == [1, 2]
+    assert len({bars[0].get_hatch() for bars in (draft, verify)}) == 2
