@@ -40,8 +40,8 @@ class Reader:
         self._passes: list[int] = []
 
     @torch.inference_mode()
-    def read(self, tokens: Sequence[int]) -> Tensor:
-        """Logits [tokens, vocab]; the cache grows by the tokens."""
+    def read(self, tokens: Sequence[int], positions: Sequence[int] | None = None) -> Tensor:
+        """Logits [tokens, vocab]; the cache grows by the tokens. `positions`: where each stands; default: behind the last."""
         ids = [int(x) for x in (tokens.tolist() if isinstance(tokens, Tensor) else tokens)]
         if not ids or not all(0 <= x < self._model.config.vocab_size for x in ids):
             raise ValueError(f"a pass must read one token or more, with ids of the vocabulary, not {ids}")
@@ -49,7 +49,8 @@ class Reader:
             raise RuntimeError(f"more than {MOST_PASSES} passes: does the loop ever end?")
         self._passes = [*getattr(self, "_passes", []), len(ids)]
         self._seen = [*self._seen, *ids]
-        return self._model(torch.tensor([ids]), self._cache)[0]
+        at = None if positions is None else torch.as_tensor(positions).view(1, len(ids))
+        return self._model(torch.tensor([ids]), self._cache, at)[0]
 
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` tokens."""
@@ -57,6 +58,46 @@ class Reader:
             raise ValueError(f"the cache holds {len(self._seen)} tokens, so it cannot be rewound to {int(length)}")
         self._seen = self._seen[: int(length)]
         self._cache.lengths = [int(length)]
+
+
+class Rows:
+    """A model and a cache of several rows. It notes how many tokens each pass reads in each row."""
+
+    def __init__(self, seed: int, rows: int):
+        self._model = toy(seed).model
+        self._cache = self._model.new_cache(rows, 200)
+        self._passes: list[list[int]] = []
+
+    @torch.inference_mode()
+    def read(self, tokens: Tensor) -> Tensor:
+        """Logits [rows, time, vocab] for `tokens` [rows, time], padded with -1 on the right; the caches grow by the tokens."""
+        tokens = torch.as_tensor(tokens).long().view(len(self._cache.lengths), -1)
+        counts = (tokens >= 0).sum(1)
+        if not counts.sum() or ((tokens >= 0) != (torch.arange(tokens.shape[1]) < counts[:, None])).any():
+            raise ValueError("a pass must read one token or more; and -1, the padding, stands on the right")
+        if tokens.max() >= self._model.config.vocab_size:
+            raise ValueError(f"there is no token {int(tokens.max())}")
+        if len(self._passes) >= MOST_PASSES:
+            raise RuntimeError(f"more than {MOST_PASSES} passes: does the loop ever end?")
+        self._passes.append(counts.tolist())
+        return self._model(tokens, self._cache)
+
+
+class Table:
+    """Where the continuation of an n-gram begins. It notes how often it is asked and written."""
+
+    def __init__(self, places: dict[tuple[int, ...], int] | None = None):
+        self._places, self._asked, self._written = dict(places or {}), 0, 0
+
+    def get(self, ngram: Sequence[int]) -> int | None:
+        """The place noted for `ngram`; None if there is none."""
+        self._asked += 1
+        return self._places.get(tuple(int(x) for x in ngram))
+
+    def put(self, ngram: Sequence[int], place: int) -> None:
+        """Note `place` for `ngram`, in place of what was noted before."""
+        self._written += 1
+        self._places[tuple(int(x) for x in ngram)] = int(place)
 
 
 class Scripted:
