@@ -14,7 +14,8 @@ from minispec.grading.grade import grade
 from minispec.grading.lessons import NUMBERS, lesson
 
 EXERCISES = ROOT / "exercises"
-SLUGS = [lesson(number).slug for number in NUMBERS]
+TASKS = {lesson(number).slug: len(lesson(number).tasks) for number in NUMBERS}
+SLUGS = list(TASKS)
 each_exercise = pytest.mark.parametrize("slug", SLUGS, ids=[slug[:4] for slug in SLUGS])
 ENV = {**os.environ}
 MARKERS = ("BEGIN SOLUTION", "END SOLUTION", "HIDDEN TESTS")
@@ -108,7 +109,8 @@ def test_an_exercise_runs_to_its_end_and_only_what_is_to_be_done_fails(slug):
     assert failed and {output.ename for output in failed} == {"NotImplementedError"}
     assert len(failed) == 1  # the last cell, on the real target; checks and pictures do with stubs
     said = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ()))
-    assert said.count("is not done yet") == 5 and f"{slug}: 0 of 100 points" in said and said.count("todo") == 5
+    tasks = TASKS[slug]
+    assert said.count("is not done yet") == said.count("todo") == tasks and f"{slug}: 0 of 100 points" in said
 
 
 @each_exercise
@@ -132,6 +134,6 @@ def test_cells_carry_what_nbgrader_needs(slug):
     cells = [cell for cell in read(ROOT / "solutions" / f"{slug}.ipynb").cells if "nbgrader" in cell.metadata]
     answers = [cell for cell in cells if cell.metadata.nbgrader.solution]
     checks = [cell for cell in cells if cell.metadata.nbgrader.grade]
-    assert len(answers) == len(checks) == 5 and sum(cell.metadata.nbgrader.points for cell in checks) == 100
+    assert len(answers) == len(checks) == TASKS[slug] and sum(cell.metadata.nbgrader.points for cell in checks) == 100
     assert all("### BEGIN SOLUTION" in cell.source for cell in answers)
     assert all("### BEGIN HIDDEN TESTS" in cell.source and cell.metadata.nbgrader.locked for cell in checks)
