@@ -73,8 +73,8 @@ show("1.1", rows_that_fit)
 #     return torch.searchsorted(p.cumsum(1), u[:, None])[:, 0]
 # ```
 #
-# `p` [batch, vocab], float64: no number is below 0, and each row has one above 0. A row's sum may be somewhat off 1, or far off: `u` then
-# divides the whole line in the same proportion. `u` [batch], float64, in [0, 1): exactly 0 happens, and so does the largest number below 1.
+# `p` [batch, vocab], float64: no number is below 0, and each row has one above 0. A row's sum may be somewhat off 1, or far off: what
+# counts is where `u` times that sum falls. `u` [batch], float64, in [0, 1): exactly 0 happens, and so does the largest number below 1.
 #
 # Token 0 lies leftmost. A piece holds its left end and not its right one: with p = (0.5, 0.5), u = 0.5 gives token 1. A token with p = 0
 # must never be drawn. Return the token of each row, [batch], whole numbers. (The largest number below 1, times a sum in the same precision,
@@ -118,7 +118,7 @@ show("1.2", draw_rows)
 #    together less than `top_p`. So the token that crosses the threshold stays, and of equal ones all stay or none. 1 keeps all.
 #
 # Return the distribution of each row, [batch, vocab]: 0 for what was not kept, and the rest divided by its sum. Compute in float32 or
-# float64, and return that. Loops are fine.
+# float64, and return that; it is compared to a millionth. Loops are fine.
 
 
 # %% task="1.3"
@@ -347,8 +347,6 @@ u = torch.stack([torch.cat([torch.rand(1, generator=g) for _ in range(most)]) fo
 ids = [prompt.tolist() for prompt in prompts]
 rows = Rows(target.model, len(prompts), max(map(len, ids)) + most)
 mine = write_batch(rows, ids, u, [most] * len(ids), min(target.eos_ids), settings)
-
-# %% final="1"
 for i, (text, prompt) in enumerate(zip(mine, prompts)):
     alone = ms.generate(target, prompt, max_new_tokens=most, sampling=ms.Sampling(*settings[i]), seed=i + 1)
     print(target.tokenizer.decode(text))

@@ -106,9 +106,9 @@ show("4.2", guess_next)
 # round a few new tokens come, and only what they change is written.
 #
 # `table.put(ngram, place)` notes a place for an n-gram (a list of ids), over what was noted for it before; `table.get(ngram)` gives the place
-# or None. Before the call, `table` knows for every n-gram of `text` (of each size in `sizes`, whole numbers from 1) **that some token follows**
-# the place of that token; if the n-gram stands more than once, the latest one. Bring it to the same state for `text + new`: `text` as before, a
-# list of ids that may be empty, and `new`, the tokens that have come, perhaps none.
+# or None. Before the call, `table` holds every n-gram of `text` (of each size in `sizes`, different whole numbers from 1) **that is followed
+# by a token**, with the place of that token; where an n-gram stands more than once, the latest such place. Bring it to the same state for
+# `text + new`: `text` is a list of ids that may be empty, and `new` holds the tokens that have come, perhaps none.
 #
 # Write nothing that is in the table already: each place at which an n-gram has a continuation now and had none before may cost one `put`, and
 # what was there before costs none. Nothing is returned.
@@ -290,8 +290,6 @@ prompts = [f"Repeat this text word for word: {poem} {poem}", "What is 2 + 2?"]  
 mine = ms.generate_batch(target, prompts, drafter=Mine([2, 3, 4], 8, min(target.eos_ids)), max_new_tokens=60)
 theirs = ms.generate_batch(target, prompts, drafter=ms.NGram(min_ngram=2, max_ngram=4, num_tokens=8), max_new_tokens=60)
 plain = ms.generate_batch(target, prompts, max_new_tokens=60)
-
-# %% final="4"
 for a, b, c in zip(mine, theirs, plain):
     print(a.text)
     rounds = [[round.accepted for round in run.trace.rounds] for run in (a, b)]

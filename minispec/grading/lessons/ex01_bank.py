@@ -62,6 +62,8 @@ def drawer(fault: str) -> Callable[[Tensor, Tensor], Any]:
         if fault == "first row":
             return draw(p[:1].expand_as(p), u)
         sums = p.cumsum(1)
+        if fault == "broken":
+            return torch.searchsorted(sums, u[:, None])[:, 0]
         if fault == "softmax":
             return draw(p.softmax(1), u)
         level = u if fault in ("falls off", "last token", "wraps") else u * sums[:, -1]
@@ -75,6 +77,7 @@ def drawer(fault: str) -> Callable[[Tensor, Tensor], Any]:
 
 DRAW = [
     Wrong("where u falls on the end of a piece it takes the token that ends there, even one with p = 0; the next one is due", drawer("left")),
+    Wrong("as in the broken version, u falls on the wrong side of a piece's end, and off the end of the line", drawer("broken")),
     Wrong("it falls off the end: the last sum may be below u, or need not be 1 at all; scale u by the last sum", drawer("falls off")),
     Wrong("where it would fall off the end it takes the last token, whatever its p; scale u by the last sum", drawer("last token")),
     Wrong("where it falls off the end it goes on at token 0; scale u by the last sum", drawer("wraps")),

@@ -53,7 +53,22 @@ def brancher(fault: str) -> Callable[..., list[list[int]]]:
     return branches
 
 
+def as_broken(target: Any, prompt: list[int], count: int, most: int, eos: int | None) -> list[list[int]]:
+    texts, position = [], len(prompt)
+    logits = target.read(prompt, list(range(len(prompt))))[-1]
+    for rank in range(count):
+        text = [int(logits.argsort(descending=True)[rank])]
+        for _ in range(most):
+            logits = target.read([text[-1]], [position])[-1]
+            text.append(int(logits.argmax()))
+            position += 1
+        texts.append(text)
+        target.rewind(len(prompt))
+    return texts
+
+
 BRANCH = [
+    Wrong("it is the broken version: play it through on paper, for two texts of two tokens", as_broken),
     Wrong("its positions run on after the rewind; they go back with the cache", brancher("runs on")),
     Wrong("it goes back in the positions, but does not rewind the cache: the text before is still seen", brancher("no rewind")),
     Wrong("it never goes back, neither in the cache nor in the positions", brancher("never rewinds")),
