@@ -93,7 +93,7 @@ def shape_cases() -> list[Case]:
         return Case(about, lambda answer: answer(logits, settings), want, words if len(rows) > 1 else None)
 
     law, tied, flat = logs((0.2, 0.4, 0.1, 0.3)), logs((0.2, 0.4, 0.2, 0.2)), logs((0.25,) * 4)
-    points = [p + step for p in (0.4, 0.7, 0.9) for step in (-CLOSE, CLOSE)]
+    points = [p + step for p in (0.4, 0.7, 0.9) for step in (-1e-5, 1e-5)]  # float32 may be used
     every = [
         (x, [t, k, p]) for x in (law, tied) for t in (0.0, 0.5, 2.0) for k in (0, 1, 2, 3, 9) for p in (0.35, 0.85, 1.0)
     ]
