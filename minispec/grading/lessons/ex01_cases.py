@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minispec.grading.lessons.ex03_cases import CLOSE, around
+from minispec.grading.lessons.ex03_cases import around
 from minispec.grading.lessons.toys import Reader, Rows, toy
 from minispec.grading.task import Answer, Case
 from minispec.sampling import draw
