@@ -104,6 +104,7 @@ def build_parser() -> argparse.ArgumentParser:
     generate.add_argument("--seed", type=int, default=0, metavar="S")
     generate.add_argument("--max-new-tokens", type=int, default=128, metavar="N")
     generate.add_argument("--stop", action="append", metavar="TEXT", help="end where this text appears (repeatable)")
+    generate.add_argument("--compile", action="store_true", help="graphs on CUDA, packed weights on a CPU")
     generate.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
     add_model_options(generate)
     generate.set_defaults(run=run_generate)
@@ -299,6 +300,10 @@ def run_generate(args: argparse.Namespace) -> None:
     if lm.tokenizer is None:
         raise ValueError(f"{args.model} has no tokenizer, so a text prompt cannot be read")
     drafter = make_drafter(args.method, lm, args.drafter, args.num_tokens, args.tree)
+    if args.compile:
+        from minispec.compile import compiled, compiled_drafter
+
+        lm, drafter = compiled(lm), compiled_drafter(drafter)
     generation = show_stream(lm, args.prompt, drafter, show=not args.json, **options)
     trace = generation.trace
     if args.json:

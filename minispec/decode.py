@@ -113,7 +113,8 @@ class Decoder:
         *named, last = model.states(tokens, self.cache, layers=self.layers)
         rows = torch.arange(len(prompts), device=device)
         ends = torch.tensor([len(prompt) - 1 for prompt in prompts], device=device)
-        logits = self.finite(model.logits(last[rows, ends][:, None]))  # [batch, 1, vocab]
+        logits = model.logits(last[rows, ends][:, None])  # [batch, 1, vocab]
+        self.check(logits.amax(-1))
         no_draft = TokenTree.chain([[]] * len(prompts)).to(device)
         first = self.verdict(logits, no_draft).token.tolist()
         clock.mark()
@@ -140,8 +141,8 @@ class Decoder:
         budget = [self.max_new_tokens - len(request.tokens) - 1 for request in requests]
         if self.drafter and not requests[0].trace.rounds:
             self.start_drafter()
-        tree = (self.drafter.propose(budget) if self.drafter else TokenTree.chain([[]] * len(requests))).to(device)
-        counts = tree.counts
+        draft = self.drafter.propose(budget) if self.drafter else TokenTree.chain([[]] * len(requests))
+        counts, tree = draft.counts, draft.to(device)
         if any(n > most for n, most in zip(counts, budget, strict=True)):
             raise ValueError(f"the drafter proposed {counts} nodes a row, but its budget was {budget}")
         clock.mark()
@@ -150,15 +151,17 @@ class Decoder:
         positions = torch.tensor(starts, device=device)[:, None] + tree.depths
         block = torch.cat((pending, tree.tokens), 1)  # [batch, nodes + 1]
         *named, last = self.model.states(block, self.cache, positions, tree.ancestors, self.layers)
-        logits = self.finite(self.model.logits(last))
+        logits = self.model.logits(last)
+        largest = logits.amax(-1)
         clock.mark()
         path, token = self.verdict(logits, tree)
-        paths = [[at for at in row if at >= 0] for row in path.tolist()]
+        paths = [[at for at in row if at >= 0] for row in path.tolist()]  # until here nothing waits for the device
         tokens = token.tolist()
+        self.check(largest)
         clock.mark()
 
         self.cache.keep(starts, torch.cat((torch.zeros(len(paths), 1, dtype=torch.int64), path.cpu()), 1))
-        trees = map(tree.row, range(len(counts)), counts)
+        trees = map(draft.row, range(len(counts)), counts)
         rounds = [self.settle(*row) for row in zip(requests, paths, tokens, trees, strict=True)]
         clock.mark()
         rows = self.drop_finished()
@@ -179,7 +182,7 @@ class Decoder:
         """The lossless rule that fits the sampling and the way the draft was made, unless the lossy one was asked for."""
         if self.sampling.temperature == 0:  # where p is one token, the lossy rule says the same
             return verify.greedy(logits, tree)
-        u = self.dice.roll([n + 1 for n in tree.counts], working_dtype(logits)).to(logits.device)
+        u = self.dice.roll([n + 1 for n in tree.counts], working_dtype(logits)).to(logits.device, non_blocking=True)
         if self.rule == "typical":
             return verify.typical(self.sampling(logits), tree, u)
         rows = torch.arange(len(u), device=logits.device)
@@ -226,12 +229,11 @@ class Decoder:
             self.dice.keep_rows(rows)
         return rows
 
-    def finite(self, logits: Tensor) -> Tensor:
-        if not logits.amax(-1).isfinite().all():
+    def check(self, largest: Tensor) -> None:
+        if not largest.isfinite().all():
             step = 1 + max(len(request.tokens) for request in self.active)
             where = f"at new token {step} in {self.model.dtype}"
             raise ValueError(f"the target's logits are not finite {where}; try dtype float32, or check the weights")
-        return logits
 
     def results(self) -> list[Generation]:
         results = []

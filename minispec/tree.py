@@ -42,7 +42,7 @@ class TokenTree:
         tokens = torch.tensor([[*row, *[-1] * (width - len(row))] for row in rows], dtype=torch.int64).view(len(rows), width)
         return cls(tokens, torch.where(tokens >= 0, torch.arange(width), -1), q)
 
-    @property
+    @cached_property
     def counts(self) -> list[int]:
         """Nodes of each row."""
         return (self.tokens >= 0).sum(1).tolist()
@@ -62,12 +62,20 @@ class TokenTree:
         """[batch, nodes + 1] over block positions: steps down from the pending token, which has depth 0."""
         return self.ancestors.sum(2) - 1
 
+    @cached_property
+    def height(self) -> int:
+        """The largest depth."""
+        return int(self.depths.max())
+
     def row(self, i: int, count: int) -> TokenTree:
         """Row `i` alone, which has `count` nodes: without padding and without q."""
         return TokenTree(self.tokens[i : i + 1, :count], self.parents[i : i + 1, :count])
 
     def to(self, device: torch.device) -> TokenTree:
-        return TokenTree(self.tokens.to(device), self.parents.to(device), None if self.q is None else self.q.to(device))
+        """The tree there, with what follows from its parents, which is sooner found where they are."""
+        tree = TokenTree(self.tokens.to(device), self.parents.to(device), None if self.q is None else self.q.to(device))
+        tree.counts, tree.ancestors, tree.height = self.counts, self.ancestors.to(device), self.height
+        return tree
 
 
 @dataclass(frozen=True)

@@ -50,10 +50,10 @@ def descend(tree: TokenTree, choose: Callable[[Tensor], Tensor]) -> Verdict:
     """Follow `choose(at)`, the target's own next token after block position `at`, for as long as the tree has it."""
     at = torch.zeros(len(tree.tokens), dtype=torch.int64, device=tree.tokens.device)
     token, path = choose(at), []
-    while tree.tokens.shape[1]:
+    for _ in range(tree.height):
         child = (tree.parents == at[:, None]) & (tree.tokens == token[:, None])  # [batch, nodes]
         going = child.any(1) & (at >= 0)
-        if not going.any():
+        if is_none(going):
             break
         at = torch.where(going, child.int().argmax(1) + 1, -1)
         path.append(at)
@@ -78,7 +78,7 @@ def drawn(p_at: Callable[[Tensor], Tensor], tree: TokenTree, u: Tensor) -> Verdi
     accepted = torch.zeros(batch, nodes, dtype=torch.bool, device=u.device)
     for i in range(nodes):
         trying = tree.parents[:, i] == at
-        if not trying.any():
+        if is_none(trying):
             continue
         x = tree.tokens[:, i].clamp(min=0)
         q = tree.q[:, i].to(p.dtype).masked_fill(taken, 0)
@@ -90,7 +90,7 @@ def drawn(p_at: Callable[[Tensor], Tensor], tree: TokenTree, u: Tensor) -> Verdi
         residual = torch.where(mass > 0, residual / mass, p)  # p equal to q: a rejection is rounding, so p stays
         p = torch.where(reject[:, None], residual, p)
         taken[rows, x] |= reject
-        if accept.any():
+        if not is_none(accept):
             at = torch.where(accept, i + 1, at)
             p = torch.where(accept[:, None], p_at(at), p)
             taken &= ~accept[:, None]
@@ -120,11 +120,17 @@ def typical(p: Tensor, tree: TokenTree, u: Tensor, epsilon: float = 0.09, alpha:
     return Verdict(as_path_of(on_path), draw(p[rows, at], u[:, 0]))
 
 
+def is_none(x: Tensor) -> bool:
+    """Whether `x` is False throughout, asked only where that costs nothing: another device would have to be waited for, so
+    there a rule does what it could have left out."""
+    return x.is_cpu and not x.any()
+
+
 def as_path_of(accepted: Tensor) -> Tensor:
     """Block positions of the accepted nodes [batch, nodes] in ascending order, [batch, depth]; -1 pads."""
     nodes = accepted.shape[1]
     positions = torch.where(accepted, torch.arange(1, nodes + 1, device=accepted.device), nodes + 1).sort(1).values
-    path = positions[:, : int(accepted.sum(1).max())]
+    path = positions[:, : int(accepted.sum(1).max())] if accepted.is_cpu else positions
     return torch.where(path <= nodes, path, -1)
 
 
