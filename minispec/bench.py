@@ -185,6 +185,7 @@ def bench(
     repeats: int = 1,
     seed: int = 0,
     peers: bool = False,
+    compile: bool = False,
     begun: dict[str, Any] | None = None,
     save: Callable[[dict[str, Any]], None] = lambda result: None,
 ) -> dict[str, Any]:
@@ -210,6 +211,11 @@ def bench(
 
     ours: dict[str, Method] = {name: our_method(lm, drafter) for name, drafter in drafters.items()}
     ours = {AUTOREGRESSIVE: our_method(lm, None)} | ours
+    if compile:  # an eager baseline flatters whatever needs fewer passes
+        from minispec.compile import compiled, compiled_drafter
+
+        fast = compiled(lm)
+        ours |= {f"{n} compiled": our_method(fast, compiled_drafter(drafters.get(n))) for n in list(ours)}
     theirs: dict[str, Method] = {}
     if peers:
         from minispec.peers import transformers_methods

@@ -119,6 +119,7 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_argument("--methods", nargs="+", metavar="M", help="or M:TREE, as eagle:chain (default: all that can draft)")
     bench.add_argument("--drafter", metavar="PATH", help="folder or hub id for the method draft (default: shipped)")
     bench.add_argument("--peers", choices=["transformers"], help="measure transformers' own counterparts in turn")
+    bench.add_argument("--compile", action="store_true", help="every method compiled too: graphs on CUDA, packed weights")
     bench.add_argument("--requests", metavar="FILE", help="JSON lines as in minispec/data/requests.jsonl (default)")
     bench.add_argument("--limit", type=int, default=24, metavar="N", help="requests, spread over the file (default: 24)")
     bench.add_argument("--batch", default="1", metavar="SIZES", help="batch sizes, such as 1,4,16 (default: 1)")
@@ -554,6 +555,7 @@ def run_bench(args: argparse.Namespace) -> None:
         repeats=args.repeats,
         seed=args.seed,
         peers=bool(args.peers),
+        compile=args.compile,
         begun=begun,
         save=lambda result: write_json(result, file),
     )

@@ -6,8 +6,9 @@
 A pass over a few tokens is hundreds of small operations, each of which a GPU is told to start. A graph is started at once,
 but it always computes the same thing in the same place. So the passes of single texts get fixed inputs: blocks padded to 1,
 2, 4, ... tokens, and a cache that is read whole, with a mask over all of its slots. What reads a prompt, a block beyond
-LARGEST, or several texts at once stays eager; so does a Medusa head, which is a few operations. On a CPU there is nothing to start, and matrix products
-are most of a pass: there each matrix is put in the order in which oneDNN reads it, at the price of a second copy.
+LARGEST, or several texts at once stays eager; so does a Medusa head, which is a few operations. On a CPU there is nothing to
+start, and matrix products are most of a pass: there each matrix is put in the order in which oneDNN reads it, at the price
+of a second copy.
 
 The text keeps its law: only rounding differs. The graphs' fixed-shape passes are tested on the CPU, called instead of
 replayed; what a GPU alone can run is the capture in `FixedPass.start` and the replay.
@@ -22,6 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minispec.cache import KVCache
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 LARGEST = 256  # tokens of the longest pass that becomes a graph
 SMALLEST = 256  # slots of the smallest cache; larger ones double, so that texts of similar length share their graphs
+A_FEW = 8  # rows of the products that the order of a packed matrix is chosen for; it serves any number
 M = TypeVar("M", bound=nn.Module)
 
 
@@ -84,13 +87,15 @@ class PackedLinear(nn.Module):
         self.packed = pack(linear.weight)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.dtype == torch.float32 and x.numel() == x.shape[-1]:  # one token: torch's own product has no slack there
+            return F.linear(x, self.weight, self.bias)
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
 
 
 def pack(weight: Tensor) -> Tensor:
     """A matrix in oneDNN's order. Raises ValueError if oneDNN is not there, or does not compute this dtype here."""
     try:
-        return torch.ops.mkldnn._reorder_linear_weight(weight.detach())
+        return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), A_FEW)
     except (AttributeError, NotImplementedError, RuntimeError) as error:
         dtype = str(weight.dtype).removeprefix("torch.")
         raise ValueError(
@@ -143,7 +148,7 @@ class FixedPass:
     ) -> None:
         """Put the inputs of a pass in their places; the arguments are those of `Transformer.states`.
 
-        What pads a block goes to the slot `trash`, which no token sees, and sees everything itself, as it must see something.
+        What pads a block goes to the slot `trash`, which no token sees; it sees everything, as it must see something.
         """
         n, device = tokens.shape[1], tokens.device
         slots = torch.arange(start, start + n, device=device)
@@ -156,7 +161,7 @@ class FixedPass:
         column = torch.arange(self.mask.shape[2], device=device) - (start + n - width)  # of `mask`, by slot
         seen = mask[:, :, column.clamp(0, width - 1)] & (column < width)
         self.mask.fill_(True)[:, :n] = seen | (column < 0)
-        if self.feature is not None:
+        if self.feature is not None and feature is not None:
             self.feature[:, :n] = feature
 
     def start(self, run: Callable[[FixedPass], list[Tensor]]) -> list[Tensor]:

@@ -229,6 +229,12 @@ def rehearsed(result: dict[str, Any]) -> bool:
     return any(result["rehearsals"].values())
 
 
+def baseline(method: str) -> str:
+    """What a method is compared with: a compiled one with compiled plain decoding, and that with eager plain decoding."""
+    plain = f"{AUTOREGRESSIVE} compiled"
+    return plain if method.endswith(" compiled") and method != plain else AUTOREGRESSIVE
+
+
 def by_method(result: dict[str, Any], batch: int, temperature: float) -> Table:
     yield (
         "method",
@@ -241,9 +247,8 @@ def by_method(result: dict[str, Any], batch: int, temperature: float) -> Table:
         "spread",
         "same text",
     )
-    base = Times(result, AUTOREGRESSIVE, batch, temperature)
     for name in methods_of(result, batch, temperature):
-        mine = Times(result, name, batch, temperature)
+        mine, base = Times(result, name, batch, temperature), Times(result, baseline(name), batch, temperature)
         low, middle, high = quartiles(mine.pairs(base))
         row = [name, f"{mine.rate():.1f}", f"{mine.rate() / base.rate():.2f}"]
         row += [f"{middle:.2f}", f"{low:.2f} to {high:.2f}"]
@@ -306,7 +311,7 @@ def by_kind(result: dict[str, Any], temperature: float) -> Table:
             if name == AUTOREGRESSIVE:
                 row.append(f"{1e3 / mine.decode_rate(groups):.1f} ms a token")
                 continue
-            cell = f"{mine.rate(groups) / base.rate(groups):.2f}"
+            cell = f"{mine.rate(groups) / Times(result, baseline(name), 1, temperature).rate(groups):.2f}"
             row.append(f"{cell} ({mine.tokens_a_round(groups):.2f})" if mine.has_rounds else cell)
         yield row
 

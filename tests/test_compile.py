@@ -6,13 +6,15 @@ What only a GPU can run, the capture of a graph and its replay, is behind one `i
 import copy
 import dataclasses
 import gc
+import json
 
 import pytest
 import torch
 
 import minispec as ms
-from minispec import audit, verify
+from minispec import audit, bench, verify
 from minispec import compile as compiling
+from minispec.cli import main
 from minispec.compile import compiled, compiled_drafter, graphed, packed
 from minispec.model import Transformer
 
@@ -157,3 +159,28 @@ def test_no_number_is_read_back_before_the_verdict():
         rules += [verify.drawn(lambda at: p[:, 0], tree, u), verify.typical(p, tree, u)]
     assert state.shape == last.shape == (1, 4, 16)
     assert all(path.shape == (1, 3) and token.shape == (1,) for path, token in rules)
+
+
+def test_the_command_compiles(capsys, target):
+    argv = ["generate", "--prompt", "Count to nine.", "--max-new-tokens", "8", "--dtype", "float32", "--json"]
+    texts = []
+    for more in ([], ["--compile"], ["--compile", "--method", "ngram"]):
+        main([*argv, *more])
+        texts.append(json.loads(capsys.readouterr().out)["tokens"])
+    assert texts[0] == texts[1] == texts[2]
+    with pytest.raises(SystemExit) as stop:
+        main([*argv, "--compile", "--dtype", "float64"])
+    out, err = capsys.readouterr()
+    assert stop.value.code == 2 and out == "" and "cannot pack weights in float64" in err and err.count("\n") == 1
+
+
+def test_the_bench_shows_every_method_eager_and_compiled(monkeypatch):
+    used = []
+    right = compiling.compiled_drafter
+    monkeypatch.setattr(compiling, "compiled_drafter", lambda drafter: used.append(drafter) or right(drafter))
+    lm, drafter = ms.toy(dtype="float32"), ms.NGram(1, 3, 4)
+    requests = [{"id": "a", "kind": "chat", "messages": PROMPTS[1], "max_new_tokens": 9}]
+    result = bench.bench(lm, {"ngram": drafter}, requests, max_new_tokens=9, compile=True)
+    names = ["autoregressive", "ngram", "autoregressive compiled", "ngram compiled"]
+    assert [run["method"] for run in result["runs"]] == names and used == [None, drafter]
+    assert all(run["same_text"] == [True] for run in result["runs"])
