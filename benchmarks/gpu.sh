@@ -111,18 +111,18 @@ on=(--device "$device")
 if [ -n "$tiny" ]; then
   "${gpu[@]}" tiny "$work/tiny" 2> /dev/null
   on+=(--model "$work/tiny")
-  few=(--tokens 12 --repeats 2 --seconds 2 --texts 64) limit=2 many=4 tokens=8 batches=2,8
+  few=(--tokens 12 --repeats 2 --seconds 2 --texts 64) limit=2 tokens=8 batches=1,2,8
   proof=("${gpu[@]}" identity "$out" "${on[@]}")
 else
-  few=() limit=16 many=48 tokens=64 batches=4,16,64
+  few=() limit=16 tokens=64 batches=1,4,16,64
   proof=("$PYTHON" -m minispec audit)
 fi
-bench=("$PYTHON" -m minispec bench "${on[@]}" --max-new-tokens "$tokens")
+bench=("$PYTHON" -m minispec bench "${on[@]}" --limit "$limit" --max-new-tokens "$tokens" --repeats 1)
 
 step parity 60 "${gpu[@]}" parity "$out" "${on[@]}" "${few[@]}"
 step audit 150 "${proof[@]}"
 step curve 60 "${gpu[@]}" curve "$out" "${on[@]}" "${few[@]}"
-step bench 100 "${bench[@]}" --limit "$limit" --compile --out "$out/bench.json"
-step batches 80 "${bench[@]}" --limit "$many" --batch "$batches" --out "$out/batches.json"
+step bench 100 "${bench[@]}" --compile --out "$out/bench.json"
+step batches 80 "${bench[@]}" --batch "$batches" --out "$out/batches.json"
 step train 100 "${gpu[@]}" train "$out" "${on[@]}" "${few[@]}"
 "${gpu[@]}" page "$out" "${on[@]}" --printed "$work"
