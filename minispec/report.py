@@ -28,9 +28,8 @@ Groups = Sequence[tuple[int, ...]] | None
 class Times:
     """One method under one condition: its runs by group of rows, and what follows from them."""
 
-    def __init__(self, result: dict[str, Any], method: str, batch: int = 1, temperature: float | None = None):
-        temperature = result["settings"]["temperatures"][0] if temperature is None else temperature
-        condition = (method, batch, temperature)
+    def __init__(self, result: dict[str, Any], method: str, batch: int | None = None, temperature: float | None = None):
+        condition = (method, *or_least(result, batch, temperature))
         runs = [run for run in result["runs"] if (run["method"], run["batch"], run["temperature"]) == condition]
         self.runs: dict[tuple[int, ...], list[dict[str, Any]]] = {}
         for run in runs:
@@ -180,9 +179,16 @@ class Bounds:
         return predicted, measured
 
 
-def methods_of(result: dict[str, Any], batch: int = 1, temperature: float | None = None) -> list[str]:
-    temperature = result["settings"]["temperatures"][0] if temperature is None else temperature
-    there = {run["method"] for run in result["runs"] if (run["batch"], run["temperature"]) == (batch, temperature)}
+def or_least(result: dict[str, Any], batch: int | None, temperature: float | None) -> tuple[int, float]:
+    """The condition that is meant: what is not given is the smallest batch, and the lowest temperature."""
+    options = result["settings"]
+    least = min(options["batches"]), min(options["temperatures"])
+    return least[0] if batch is None else batch, least[1] if temperature is None else temperature
+
+
+def methods_of(result: dict[str, Any], batch: int | None = None, temperature: float | None = None) -> list[str]:
+    condition = or_least(result, batch, temperature)
+    there = {run["method"] for run in result["runs"] if (run["batch"], run["temperature"]) == condition}
     return [name for name in result["settings"]["methods"] if name in there]
 
 
@@ -214,7 +220,7 @@ def report(result: dict[str, Any], per_request: bool = False) -> str:
     curve = ", ".join(f"{n}: {1e3 * s:.1f}" for n, s in Bounds(result).curve.items())
     blocks += [f"One pass of the target, milliseconds by tokens, after {result['passes']['cells'][0][1]}: {curve}."]
     blocks += [markdown(cost_model(result))]
-    if per_request:
+    if per_request and 1 in options["batches"]:
         blocks += ["By request: milliseconds to the first token, milliseconds a token, seconds in all, tokens a round."]
         blocks += [markdown(by_request(result))]
     return "\n\n".join(blocks)

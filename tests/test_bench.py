@@ -248,6 +248,12 @@ def test_every_figure_of_a_result_is_drawn_with_words_from_its_data(result, tmp_
     assert list(lines[0].get_ydata()) == [1, 1, 0]
 
 
+def test_batches_without_single_requests_have_tables_and_figures_too(tmp_path):
+    result = bench.bench(ms.toy(), drafters(), REQUESTS, max_new_tokens=8, batches=(2,))
+    page = figures.write(result, tmp_path / "r.json").read_text()
+    assert "Batch 2, temperature 0:" in page and "By request" not in page and "](r/cost_curve.png)" in page
+
+
 def test_overlap_by_hand():
     assert report.overlap([1, 2, 3, 4], [2, 3, 4, 9], n=3) == 1 / 4, "2 3 4 stands in the prompt"
     assert report.overlap([], [5, 6, 7, 5, 6, 7], n=3) == 1 / 6, "the text repeats itself"
