@@ -177,6 +177,7 @@ def shape_cases() -> list[Case]:
         case("sure of the second token only if the first is right", [[0.2, 0.15], [0.9, 0.05]], flat, 3),
         case("each token more costs a quarter", RATES, [1 + 0.25 * n for n in range(13)], 12),
         case("each token more costs a tenth", RATES, [1 + 0.1 * n for n in range(13)], 12),
+        case("each token more costs three hundredths", RATES, [1 + 0.03 * n for n in range(13)], 12),
         case("a pass costs in steps: what does not pay alone may pay with others", RATES, steps, 12),
         case("a first step that is too high", [[0.4, 0.3]], [1.0, 1.5, 1.6], 2),
         case("nothing pays", [[0.3, 0.2], [0.3]], [1.0, 2.0, 3.0, 4.0], 3),
