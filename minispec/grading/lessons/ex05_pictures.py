@@ -43,7 +43,7 @@ def learnt(answer: Answer) -> Picture:
 def boards(answer: Answer) -> Picture:
     parents = [0, 0, 1, 2, 3]
     found, why = attempt(answer, torch.tensor([parents]), torch.tensor([7]))
-    names = ["pending", *[f"node {i}" for i in range(len(parents))]]
+    names = ["pending", *[f"node{i}" for i in range(len(parents))]]
     alt = "A board: a row a place of the block, a column a place that it may see; what the function lets it see is filled."
     numbers = f"parents {parents}, 7 tokens in the cache; {why or found}"
     rows = found[0][0] if isinstance(found, list) and len(found) == 2 and found[0] and isinstance(found[0], list) else None
@@ -51,7 +51,7 @@ def boards(answer: Answer) -> Picture:
     if whole and rows:
         words = ["".join(str(int(bool(x))) for x in row) for row in rows]
         numbers = f"parents {parents}, 7 tokens in the cache; rows {' '.join(words)}; positions {found[1]}"
-        return plots.mask([[bool(x) for x in row] for row in rows], names), alt, numbers
+        return plots.mask([[bool(x) for x in row] for row in rows], names, "A row sees where × is"), alt, numbers
     return strips([(why or "another form", [])], f"There is no mask to draw: {why or 'see the numbers'}"), alt, numbers
 
 
@@ -75,7 +75,7 @@ def shaped(answer: Answer) -> Picture:
     alt = "The tree that the function chooses, from left to right; at each node its path of ranks and what it is worth."
     try:
         paths = ordered(found or [])
-        labels = [f"{''.join(map(str, path))} {worth(RATES, path):.2f}" for path in paths]
+        labels = [f"{''.join(map(str, path))}:{worth(RATES, path):.2f}" for path in paths]
         parents = parents_of(paths)
     except (TypeError, KeyError, IndexError, ValueError):
         return drawing(None, [], why, alt, f"rates {RATES}; found: {why or str(found)[:200]}")

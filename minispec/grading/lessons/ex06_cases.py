@@ -134,7 +134,7 @@ def chain_cases() -> list[Case]:
         """The text after a round that accepted so many of its guesses."""
         return [*text, *guesses_of(text, count)[:accepted], own]
 
-    one = after(text, 1, 3, 9)
+    one = after(text, 1, 3, 10)
     whole = after(text, 3, 3, 3)
     return [
         case("the first round, one guess", [(text, 1)]),

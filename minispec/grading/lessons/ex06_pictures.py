@@ -57,8 +57,8 @@ def board(answer: Answer) -> Picture:
     if good and rows:
         words = ["".join(str(int(bool(x))) for x in row) for row in rows]
         numbers = f"time 4, step 2; rows {' '.join(words)}; positions {found[1]}"
-        names = [f"step {s} place {i}" for s in range(step + 1) for i in range(time)]
-        return plots.mask([[bool(x) for x in row] for row in rows], names), alt, numbers
+        names = [f"{s}/{i}" for s in range(step + 1) for i in range(time)]
+        return plots.mask([[bool(x) for x in row] for row in rows], names, "A row sees where × is: step/place"), alt, numbers
     return strips([(why or "another form", [])], f"There is no mask to draw: {why or 'see the numbers'}"), alt, numbers
 
 
@@ -77,7 +77,7 @@ def chain(answer: Answer) -> Picture:
         rows.append((why or "your guesses", [("", "none")] * len(text) + right))
         rows.append(("without a cache", [("", "none")] * len(text) + [(x, "own") for x in wanted]))
         lines.append(f"round {number}: {why or found}, without a cache {wanted}")
-        read, text = len(text) - 1, [*text, wanted[0], 9]
+        read, text = len(text) - 1, [*text, wanted[0], 1]
     alt = "Two rounds: the text, the guesses of the function, and those of a layer that reads everything anew."
     figure = strips(rows, "Filled: as a layer without a cache guesses. Struck out: another token.")
     return figure, alt, f"{'; '.join(lines)}; pairs read in each pass: {layer._passes}"
@@ -98,7 +98,7 @@ def tree(answer: Answer) -> Picture:
         for token, parent in zip(tokens, parents, strict=True):
             paths.append((*paths[parent], token))
         chances = [sum(float(expand._law(path[:i])[path[i]]) for i in range(len(path))) for path in paths[1:]]
-        labels = [f"{path[-1]}: {torch.tensor(x).exp():.2f}" for path, x in zip(paths[1:], chances, strict=True)]
+        labels = [f"{path[-1]}:{torch.tensor(x).exp():.2f}" for path, x in zip(paths[1:], chances, strict=True)]
     except (TypeError, ValueError, IndexError, AssertionError, RuntimeError):
         return drawing(None, [], why, alt, f"{wanted}; yours {why or str(found)[:200]}")
     return drawing(parents, labels, why, alt, f"{wanted}; yours {sorted(map(list, paths[1:]))}")
