@@ -69,7 +69,7 @@ def bars(
         axes.axhline(level, color="black", linewidth=1)
     axes.set_xticks(range(len(names)), names)
     axes.set(ylabel=y)
-    axes.set_ylim(0, 1.35 * max(max(values) for values in series.values()))
+    axes.set_ylim(0, 1.35 * (max(map(max, series.values())) or 1))
     axes.legend(fontsize=SMALL, frameon=False, ncols=min(2, len(series)))
     return figure
 

@@ -16,6 +16,8 @@
 # **Time:** 105 minutes. **Needs:** a CPU.
 
 # %%
+import itertools
+
 import torch
 
 import minispec as ms
@@ -225,7 +227,7 @@ def largest_batch(curve, num_tokens, emitted, draft_s):
 
     ### BEGIN SOLUTION
     def seconds(tokens):
-        for (a, low), (b, high) in zip(curve, curve[1:]):
+        for (a, low), (b, high) in itertools.pairwise(curve):
             if tokens <= b:
                 return low + (high - low) * (tokens - a) / (b - a)
 
@@ -297,18 +299,18 @@ def look_up(request, text, count):
 
 target = ms.load("smollm2-135m", device="cpu", dtype="float32")
 asked = [
-    "Repeat three times: red, green, blue, yellow.",
+    "Repeat this sentence twice: The quick brown fox jumps over the lazy dog.",
+    "Rename x to total and write the code again:\n```python\nx = 0\nfor n in numbers:\n    x = x + n\nprint(x)\n```",
     "What is the capital of France?",
-    "Write a Python function that returns the sum of a list.",
 ]
 prompts = [target.encode(text).tolist() for text in asked]
 
 # %% final="7"
-batch = Rows(target.model, len(prompts), max(map(len, prompts)) + 60)
-written = speculate_batch(batch, look_up, prompts, 50, 4, min(target.eos_ids))
-plain = ms.generate_batch(target, [torch.tensor(prompt) for prompt in prompts], max_new_tokens=50)
+batch = Rows(target.model, len(prompts), max(map(len, prompts)) + 50)
+written = speculate_batch(batch, look_up, prompts, 40, 4, min(target.eos_ids))
+plain = ms.generate_batch(target, [torch.tensor(prompt) for prompt in prompts], max_new_tokens=40)
 for text, tokens, alone in zip(asked, written, plain):
-    print(f"{text}\n    {target.tokenizer.decode(tokens)!r}")
+    print(f"{text.splitlines()[0]}\n    {target.tokenizer.decode(tokens)!r}")
     print(f"    {len(tokens)} tokens; the same as plain decoding: {tokens == alone.tokens.tolist()}")
 print(f"{len(batch.shapes)} passes instead of {max(len(alone.tokens) for alone in plain)}")
 print(f"rows and width of each pass: {batch.shapes}")

@@ -1,3 +1,5 @@
+import itertools
+
 import torch
 
 
@@ -94,7 +96,7 @@ def loop_with_tensors(target, draft, prompts, most, count, eos):
 
 def batch_from_the_top(curve, num_tokens, emitted, draft_s):
     def seconds(n):
-        for (a, low), (b, high) in zip(curve, curve[1:], strict=False):
+        for (a, low), (b, high) in itertools.pairwise(curve):
             if a <= n <= b:
                 return low * (b - n) / (b - a) + high * (n - a) / (b - a)
         return None

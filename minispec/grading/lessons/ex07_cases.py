@@ -6,11 +6,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from minispec.grading.lessons.ex02_cases import accepted
-from minispec.grading.lessons.toys import MOST_PASSES, Scripted, continuation, toy
+from minispec.grading.lessons.ex07_toys import Die, Drafters, Rows
+from minispec.grading.lessons.toys import Scripted, continuation
 from minispec.grading.task import Answer, Case
 
 
@@ -58,7 +56,9 @@ def visible_cases() -> list[Case]:
 
         def words(at: int) -> str:
             row, i = places[at]
-            return f"row {row}, token {i}, the slots it sees" if i < counts[row] else f"row {row}, padding: sees it anything?"
+            return (
+                f"row {row}, token {i}, the slots it sees" if i < counts[row] else f"row {row}, padding: sees it anything?"
+            )
 
         return Case(f"{about}, lengths {lengths}, counts {counts}, {slots} slots", run, want, words)
 
@@ -73,19 +73,6 @@ def visible_cases() -> list[Case]:
         case("both differ", [4, 1, 2], [1, 3, 2], 8),
         *[case("a grid", list(lengths), list(counts), slots) for lengths, counts, slots in grid],
     ]
-
-
-class Die:
-    """A row's random numbers; request 0 has 0.10, 0.11, ..., request 1 has 0.20, and so on, so that one sees whose they are."""
-
-    def __init__(self, request: int):
-        self._next, self._first = 0, (request + 1) / 10
-
-    def roll(self, n: int) -> Tensor:
-        if not 0 <= int(n) < 20:
-            raise ValueError(f"{int(n)} numbers were asked for")
-        self._next += int(n)
-        return self._first + torch.arange(self._next - int(n), self._next).double() / 100
 
 
 def roll_cases() -> list[Case]:
@@ -116,64 +103,6 @@ def roll_cases() -> list[Case]:
     ]
 
 
-class Rows:
-    """A model and a cache with several rows. It notes the shape of each pass."""
-
-    def __init__(self, seed: int):
-        self._model, self._cache, self._shapes = toy(seed).model, None, []
-
-    @torch.inference_mode()
-    def read(self, tokens: Any) -> Tensor:
-        """The likeliest token after each of `tokens` [rows, width], -1 padded: [rows, width]; the caches grow by the tokens."""
-        tokens = torch.as_tensor(tokens)
-        if tokens.dim() != 2 or not tokens.numel() or tokens.is_floating_point():
-            raise ValueError(f"a pass reads ids [rows, width], not a tensor of shape {list(tokens.shape)}")
-        pads = tokens < 0
-        if (pads[:, :-1] & ~pads[:, 1:]).any() or pads[:, 0].any() or int(tokens.max()) >= self._model.config.vocab_size:
-            raise ValueError("a row is ids of the vocabulary, one or more, and then -1 as far as needed")
-        if self._cache is None:
-            self._cache = self._model.new_cache(len(tokens), 200)
-        if len(tokens) != len(self._cache.lengths):
-            raise ValueError(f"the cache has {len(self._cache.lengths)} rows, and the pass reads {len(tokens)}")
-        if len(self._shapes) >= MOST_PASSES:
-            raise RuntimeError(f"more than {MOST_PASSES} passes: does the loop ever end?")
-        self._shapes.append(list(tokens.shape))
-        return self._model(tokens.long(), self._cache).argmax(-1).masked_fill(pads, 0)
-
-    def rewind(self, lengths: Sequence[int]) -> None:
-        """Row i forgets all but its first lengths[i] tokens."""
-        held, lengths = self._held(), [int(n) for n in lengths]
-        if len(lengths) != len(held) or not all(0 <= n <= most for n, most in zip(lengths, held, strict=True)):
-            raise ValueError(f"the rows hold {held} tokens, so they cannot be rewound to {lengths}")
-        self._cache.lengths = lengths
-
-    def keep_rows(self, rows: Sequence[int]) -> None:
-        """New row i is old row rows[i]."""
-        held, rows = self._held(), [int(row) for row in rows]
-        if len(set(rows)) < len(rows) or not all(0 <= row < len(held) for row in rows):
-            raise ValueError(f"there are {len(held)} rows, so {rows} cannot be kept")
-        for name in ("keys", "values"):
-            setattr(self._cache, name, getattr(self._cache, name)[:, rows])
-        self._cache.lengths = [held[row] for row in rows]
-
-    def _held(self) -> list[int]:
-        if self._cache is None:
-            raise ValueError("nothing was read yet, so there are no rows")
-        return self._cache.lengths
-
-
-class Drafters:
-    """A scripted drafter for each request; one that is given another request's text guesses at random."""
-
-    def __init__(self, wanted: Sequence[Sequence[int]], prompts: Sequence[Sequence[int]], scripts: Sequence[str]):
-        self._each = [Scripted(*given) for given in zip(wanted, prompts, scripts, strict=True)]
-
-    def __call__(self, request: int, text: Sequence[int], count: int) -> list[int]:
-        if not 0 <= int(request) < len(self._each):
-            raise ValueError(f"there is no request {int(request)}")
-        return self._each[int(request)](text, count)
-
-
 A, B, C = (3, 1, 4, 1, 5), (7, 7, 1), (2, 8, 1, 8)  # B's text has a 7 early on, those of A and C have none for a while
 END = 7
 
@@ -190,7 +119,9 @@ def rounds_alone(wanted: list[int], prompt: Sequence[int], script: str, most: in
 
 
 def loop_cases() -> list[Case]:
-    def case(about: str, prompts: Sequence[Sequence[int]], scripts: Sequence[str], most: int, count: int, eos: int | None = None) -> Case:
+    def case(
+        about: str, prompts: Sequence[Sequence[int]], scripts: Sequence[str], most: int, count: int, eos: int | None = None
+    ) -> Case:
         wanted = [continuation(0, tuple(prompt), most) for prompt in prompts]
         alone = [rounds_alone(*row, most, count, eos) for row in zip(wanted, prompts, scripts, strict=True)]
         passes = [[n for n in column if n] for column in itertools.zip_longest(*[fed for _, fed in alone])]

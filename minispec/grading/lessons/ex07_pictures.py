@@ -37,7 +37,12 @@ def seen(answer: Answer) -> Picture:
             at = mask[row][i] if row < len(mask) and i < len(mask[row]) and isinstance(mask[row][i], list) else []
             sees = [s for s in range(slots) if s < len(at) and at[s] in (1, True)]
             what = ["text"] * n + ["new"] * count + ["old"] * (slots - n - count)
-            rows.append((f"row {row}, {f'token {i}' if i < count else 'padding'}", [(w, "kept" if s in sees else "plain") for s, w in enumerate(what)]))
+            rows.append(
+                (
+                    f"row {row}, {f'token {i}' if i < count else 'padding'}",
+                    [(w, "kept" if s in sees else "plain") for s, w in enumerate(what)],
+                )
+            )
             sets.append(sees)
     title = f"A box a slot; filled: seen by that token. old: leftovers of rejected guesses{f' ({why})' if why else ''}"
     alt = "Two rows of three tokens, and for each token the eight slots of the cache, filled where the function lets it see."
@@ -45,7 +50,7 @@ def seen(answer: Answer) -> Picture:
 
 
 def rolls(answer: Answer) -> Picture:
-    from minispec.grading.lessons.ex07_cases import Die
+    from minispec.grading.lessons.ex07_toys import Die
 
     dice, rows, lines = [Die(request) for request in range(3)], [], []
     for requests, counts in (([0, 1, 2], [2, 0, 1]), ([2, 1], [1, 2])):
@@ -62,11 +67,15 @@ def rolls(answer: Answer) -> Picture:
 
 
 def loops(answer: Answer) -> Picture:
-    from minispec.grading.lessons.ex07_cases import END, A, B, C, Drafters, Rows, continuation
+    from minispec.grading.lessons.ex07_cases import END, A, B, C
+    from minispec.grading.lessons.ex07_toys import Drafters, Rows
+    from minispec.grading.lessons.toys import continuation
 
     prompts, target = [A, B, C], Rows(0)
     wanted = [continuation(0, prompt, 9) for prompt in prompts]
-    found, why = attempt(answer, target, Drafters(wanted, prompts, ["rw", "rr", "rr"]), [list(p) for p in prompts], 9, 2, END)
+    found, why = attempt(
+        answer, target, Drafters(wanted, prompts, ["rw", "rr", "rr"]), [list(p) for p in prompts], 9, 2, END
+    )
     mine, rows = lists(found, 3), []
     for i, alone in enumerate(wanted):
         alone = alone[: alone.index(END) + 1] if END in alone else alone
@@ -74,7 +83,9 @@ def loops(answer: Answer) -> Picture:
         tokens = mine[i][:14] if i < len(mine) else []
         cells = [(x, "kept" if alone[j : j + 1] == [x] else "lost") for j, x in enumerate(tokens)]
         rows.append((why or "in your batch", cells))
-    alt = "Three requests: what the target writes alone, and what the function writes in a batch; what differs is struck out."
+    alt = (
+        "Three requests: what the target writes alone, and what the function writes in a batch; what differs is struck out."
+    )
     numbers = f"written: {why or found}; rows and width of each pass: {target._shapes[:20]}"
     return strips(rows, f"Filled: as alone. Struck out: another token. Token {END} ends a text."), alt, numbers
 
