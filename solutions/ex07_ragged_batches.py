@@ -152,13 +152,15 @@ show("7.3", roll_rows)
 # - `target.rewind(lengths)`: row i keeps the first `lengths[i]` tokens of its cache. Only backwards.
 # - `target.keep_rows(rows)`: go on with these rows alone; new row i is old row `rows[i]`.
 # - `draft(request, text, count)` returns at most `count` guesses for request number `request`, whose text (a list: prompt and all that it wrote) is
-#   `text`; perhaps fewer, perhaps none. `count` may be 0. It looks after its own cache, one for each request: so never give it another's text.
+#   `text`; perhaps fewer, perhaps none. It may be asked for 0. It looks after its own cache, one for each request: so never give it another's text.
 # - `max_new_tokens` (1 or more) and `eos` (an id, or None) hold for every request: it emits at most so many tokens, and ends after the end-of-text
-#   token, which it emits.
+#   token, which it emits. A prompt may contain that token too; there it means nothing.
+# - `count`, 1 or more: the most tokens that a request drafts in a round.
 #
 # The first pass reads all prompts, and each request emits one token. In every later pass each request that goes on reads its pending token and its
 # draft, and nothing else. It drafts at most `count` tokens, and no more than it can still emit: the target adds one of its own. A request that has
-# ended is in no further pass; when none goes on, there is no further pass. The order of the rows is up to you.
+# ended is in no further pass; when none goes on, there is no further pass. A pass is as wide as the longest block in it, no wider. The order of the
+# rows is up to you.
 #
 # Return the new tokens of each request, a list of lists, in the order of the prompts.
 

@@ -108,7 +108,7 @@ def batch_from_the_top(curve, num_tokens, emitted, draft_s):
 
 
 def batch_with_tensors(curve, num_tokens, emitted, draft_s):
-    points, costs = torch.tensor(curve, dtype=torch.float64).T
+    points, costs = torch.tensor(curve, dtype=torch.float64).T.contiguous()
     sizes = torch.arange(1, int(points[-1]) // (1 + num_tokens) + 1, dtype=torch.float64)
 
     def seconds(n):

@@ -37,6 +37,7 @@ def loop(fault: str) -> Callable[..., Any]:
             written = [len(text) - len(prompt) for text, prompt in zip(texts, prompts, strict=True)]
             for r in rows:
                 done[r] = written[r] >= most or (texts[r][-1] == eos and written[r] > 0 and fault != "no end")
+                done[r] |= fault == "prompt ends" and eos in texts[r]
             going = [row for row, r in enumerate(rows) if not done[r]]
             if not going or (fault == "first end" and len(going) < len(rows)):
                 break
@@ -89,4 +90,5 @@ LOOP = [
     Wrong("it drafts beyond what a request may still emit: the target's own token takes one place", loop("overdrafts")),
     Wrong("a request emits more than max_new_tokens", loop("overshoots")),
     Wrong("it goes on behind the end-of-text token", loop("no end")),
+    Wrong("it looks for the end-of-text token in the prompt too; only an emitted one ends a request", loop("prompt ends")),
 ]  # fmt: skip

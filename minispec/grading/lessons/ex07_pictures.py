@@ -6,6 +6,7 @@ from typing import Any
 
 from minispec import plots
 from minispec.grading.pictures import Answer, Picture, attempt, strips
+from minispec.grading.task import words
 
 
 def lists(found: Any, rows: int) -> list[list[Any]]:
@@ -24,7 +25,7 @@ def blocks(answer: Answer) -> Picture:
             rows.append((f"your {name}", [(x, "kept" if x != -1 else "plain") for x in (part[i] if i < len(part) else [])]))
     title = f"Thick frame: the pending token. Below each row, what your function makes of it{f' ({why})' if why else ''}"
     alt = "Three rows: pending token and draft, and below them the tokens and positions that the function returns."
-    return strips(rows, title), alt, f"tokens and positions: {why or found}"
+    return strips(rows, title), alt, f"tokens and positions: {why or words(found)}"
 
 
 def seen(answer: Answer) -> Picture:
@@ -53,15 +54,15 @@ def rolls(answer: Answer) -> Picture:
     from minispec.grading.lessons.ex07_toys import Die
 
     dice, rows, lines = [Die(request) for request in range(3)], [], []
-    for requests, counts in (([0, 1, 2], [2, 0, 1]), ([2, 1], [1, 2])):
+    for at, (requests, counts) in enumerate((([0, 1, 2], [2, 0, 1]), ([2, 1], [1, 2]))):
         found, why = attempt(answer, dice, requests, counts)
         numbers = lists(found, len(requests))
         for row, (request, n) in enumerate(zip(requests, counts, strict=True)):
             values = [x for x in (numbers[row] if row < len(numbers) else []) if isinstance(x, float | int)]
             cells = [(f"{x:.2f}", "kept" if j <= n else "plain") for j, x in enumerate(values[:9])]
-            rows.append((f"row {row}: request {request}, {n} guesses", cells))
-        lines.append(why or str(found))
-    title = "Two rounds; request 0 ends after the first. Request 0 has 0.10, 0.11, ..., request 1 has 0.20, 0.21, ..."
+            rows.append((f"round {at + 1}: request {request}, {n} guesses", cells))
+        lines.append(why or words(found))
+    title = "Request 0 ends after the first round. Its numbers: 0.10, 0.11, ...; request 1: 0.20, ..."
     alt = "The random numbers that the function gives to the rows of two rounds; request 0 ends after the first one."
     return strips(rows, title), alt, f"numbers: {'; '.join(lines)}"
 
@@ -86,13 +87,13 @@ def loops(answer: Answer) -> Picture:
     alt = (
         "Three requests: what the target writes alone, and what the function writes in a batch; what differs is struck out."
     )
-    numbers = f"written: {why or found}; rows and width of each pass: {target._shapes[:20]}"
+    numbers = f"written: {why or words(found)}; rows and width of each pass: {target._shapes[:20]}"
     return strips(rows, f"Filled: as alone. Struck out: another token. Token {END} ends a text."), alt, numbers
 
 
 def batches(answer: Answer) -> Picture:
-    curve = [[1, 26.0], [4, 30.0], [8, 32.0], [16, 34.0], [32, 37.0], [64, 48.0]]
-    kinds, found, why = [(1, 1.7), (2, 2.2), (4, 2.8), (7, 3.2)], [], ""
+    curve = [[1, 26.0], [4, 43.0], [8, 56.0], [16, 58.0], [32, 72.0], [64, 109.0]]
+    kinds, found, why = [(1, 1.4), (2, 1.7), (4, 1.9), (7, 2.0)], [], ""
     for count, emitted in kinds:
         batch, why = attempt(answer, curve, count, emitted, 12.0)
         found.append(float(batch) if isinstance(batch, float | int) and 0 <= batch <= 999 else 0.0)
@@ -103,4 +104,4 @@ def batches(answer: Answer) -> Picture:
         "requests in the batch",
     )
     alt = "Bars for four draft lengths: the largest batch at which drafting pays, and the largest that the curve covers."
-    return figure, alt, f"curve {curve}, drafting 12; largest batch for {kinds}: {why or found}"
+    return figure, alt, f"curve {curve}, drafting 12; largest batch for {kinds}: {why or words(found)}"

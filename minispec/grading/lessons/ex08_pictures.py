@@ -8,6 +8,7 @@ from typing import Any
 from minispec import plots
 from minispec.grading.lessons.ex08_cases import LONGER
 from minispec.grading.pictures import Answer, Picture, attempt
+from minispec.grading.task import words
 from minispec.plots import GREY, SMALL
 
 
@@ -31,7 +32,7 @@ def bars(
     for i, value in enumerate(values):
         axes.text(i, max(value, 0), f" {value:.3g}", ha="center", va="bottom", fontsize=SMALL)
     alt = f"Bars of what the function returns for {given.split(':')[0]}: {', '.join(names)}.".replace("\n", " ")
-    return figure, alt, f"{given}; returned: {why or found}"
+    return figure, alt, f"{given}; returned: {why or words(found)}"
 
 
 def rates(answer: Answer) -> Picture:
@@ -63,7 +64,7 @@ def times(answer: Answer) -> Picture:
     axes.set(xlabel="seconds since the request was sent", ylabel="tokens", xlim=(0, 6), ylim=(0, written[-1] + 4))
     axes.legend(fontsize=SMALL, frameon=False, loc="upper left")
     alt = "Steps: tokens written against time. Dots: the same number of tokens at the pace that the function returns."
-    return figure, alt, f"passes: {passes}; returned: {why or found}"
+    return figure, alt, f"passes: {passes}; returned: {why or words(found)}"
 
 
 def lengths(answer: Answer) -> Picture:
@@ -74,7 +75,7 @@ def lengths(answer: Answer) -> Picture:
         values = [*floats(found, 3), 0.0, 0.0, 0.0]
         series["best fixed length"].append(values[1])
         series["oracle"].append(values[2])
-        lines.append(why or str(found))
+        lines.append(why or words(found))
     names = [f"drafting {draft_s:g}\n{line[1:2]} guesses" for draft_s, line in zip(drafting, lines, strict=True)]
     figure = plots.bars(series, names, "Speedup, as drafting a token gets dearer", "speedup", 1.0)
     figure.axes[0].set_ylim(0, 1.35 * max(1.0, *map(max, series.values())))
@@ -83,19 +84,21 @@ def lengths(answer: Answer) -> Picture:
 
 
 def pairs(answer: Answer) -> Picture:
-    base = [[4.0, 4.2, 8.0, 8.4], [9.0, 9.0, 9.9, 30.0], [6.0, 6.6, 12.0, 12.0]]
+    base = [[4.0, 4.2, 8.0, 8.4], [9.0, 9.0, 9.9, 12.0], [6.0, 6.6, 12.0, 12.0]]
     mine = [[3.0, 3.0, 6.0, 6.0], [6.0, 6.0, 6.6, 6.0], [6.0, 6.0, 12.0, 12.0]]
     ratios = [[a / b for a, b in zip(*row, strict=True)] for row in zip(base, mine, strict=True)]
     found, why = attempt(answer, base, mine)
-    groups = {f"request {i}": [(x, i + 1.0) for x in row] for i, row in enumerate(ratios)}
+    groups = {f"request {i}": [(x, float(i)) for x in row] for i, row in enumerate(ratios)}
     figure = plots.dots(groups, f"Each pair of runs{f' ({why})' if why else ''}", "baseline's time by mine", "request")
     axes = figure.axes[0]
     for name, value, dash in zip(("middle", "smallest", "largest"), floats(found, 3), ("-", ":", "--"), strict=False):
         axes.axvline(value, color=GREY, linestyle=dash, label=f"your {name}")
-    axes.set_ylim(0, 5.5)
-    axes.legend(fontsize=SMALL, frameon=False, ncols=3, loc="upper left")
+    axes.set_ylim(-0.5, 4.5)
+    axes.set_yticks(range(3))
+    axes.set_xlim(0.9, 2.6)
+    axes.legend(fontsize=SMALL, frameon=False, ncols=2, loc="upper right")
     alt = "Dots: the ratio of each pair of runs, three requests. Lines: the middle, smallest and largest of the function."
-    return figure, alt, f"baseline {base}, mine {mine}; returned: {why or found}"
+    return figure, alt, f"baseline {base}, mine {mine}; returned: {why or words(found)}"
 
 
 def claims(answer: Answer) -> Picture:
@@ -104,13 +107,13 @@ def claims(answer: Answer) -> Picture:
     lines = []
     for y, claim in enumerate((1.0, 1.15, 1.3, 1.6)):
         found, why = attempt(answer, ratios, claim)
-        low, high, words = found if isinstance(found, list) and len(found) == 3 else (None, None, why)
+        low, high, verdict = found if isinstance(found, list) and len(found) == 3 else (None, None, why)
         axes.plot(ratios, [y] * len(ratios), "o", color=plots.BLUE, markersize=4)
         axes.plot([claim] * 2, [y - 0.3, y + 0.3], color="black")
         if all(isinstance(x, float | int) and abs(x) < 1e6 for x in (low, high)):
             axes.plot([low, high], [y, y], color=plots.ORANGE, linewidth=6, alpha=0.5)
-        axes.text(2.75, y, str(words)[:24], va="center", fontsize=SMALL)
-        lines.append(f"claim {claim}: {why or found}")
+        axes.text(2.75, y, str(verdict)[:24], va="center", fontsize=SMALL)
+        lines.append(f"claim {claim}: {why or words(found)}")
     axes.set_yticks(range(4), ["claim 1.0", "claim 1.15", "claim 1.3", "claim 1.6"])
     axes.set(xlabel="speedup of a request: dots; thick line: interval; upright line: the claim", xlim=(0.8, 3.6))
     alt = "Twelve speedups as dots, four times over; each time a claim, the interval that the function returns, and its verdict."
