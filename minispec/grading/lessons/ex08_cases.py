@@ -126,7 +126,7 @@ def length_cases() -> list[Case]:
         return Case(about, lambda answer: named(answer(*given), *names), named(plan(*given), *names))
 
     flat, steep = [0.0, 10.0, 10.5, 11.0, 11.5, 12.0], [0.0, 10.0, 16.0, 21.0, 27.0, 33.0]
-    rates = [[0.8, 0.7, 0.9, 0.5], [0.3, 0.9, 0.9, 0.9], [0.95, 0.2, 0.6, 0.1], [0.6, 0.6, 0.6, 0.6]]
+    rates = [[0.8, 0.7, 0.9, 0.5], [0.3, 0.9, 0.9, 0.9], [0.95, 0.2, 0.6, 0.1], [0.65, 0.65, 0.65, 0.65]]
     grid = list(itertools.product(rates, (flat, steep), (0.0, 0.75, 4.0)))
     words = lambda i: f"rates {grid[i][0]}, cost {grid[i][1]}, drafting {grid[i][2]}"
     run = lambda answer: [named(answer(*given), *names) for given in grid]
