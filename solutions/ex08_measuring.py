@@ -271,9 +271,10 @@ status()
 # %% [markdown]
 # ## Your own numbers, of the real target
 #
-# Rounds of the real target with the draft model that ships with the course; what a pass and a drafted token cost, in milliseconds, as recorded on two
-# cores of a Xeon server in bfloat16; and, from the same recording, the speedups of two methods, one for each of 48 requests
-# (`results/xeon-avx512-2-cores/bench.json`). So nothing below depends on the clock of your machine. What does your own verdict say?
+# Rounds of the real target with the draft model that ships with the course. (It stops where it is unsure, so its rates are those of the guesses that
+# it dared to make.) What a pass and a drafted token cost, in milliseconds, was recorded on two cores of a Xeon server in bfloat16; and so were the
+# speedups of whole responses with n-gram lookup and with the draft model, for 48 requests, each run once: `results/xeon-avx512-2-cores/bench.json`.
+# So nothing that is printed below depends on the clock of your machine. What does your own verdict say?
 
 # %% final="8"
 from minispec import theory
