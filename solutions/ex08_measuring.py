@@ -159,7 +159,7 @@ show("8.3", reading_times)
 
 
 # %% task="8.4"
-def best_length(rates, cost, draft_s):
+def length_and_oracle(rates, cost, draft_s):
     """Return the best draft length, its speedup, and the speedup of an oracle."""
     ### BEGIN SOLUTION
     reached = [math.prod(rates[:n]) for n in range(len(rates) + 1)]  # the chance that the first n are all accepted
@@ -172,13 +172,13 @@ def best_length(rates, cost, draft_s):
 
 
 # %% check="8.4"
-passed = check("8.4", best_length)
+passed = check("8.4", length_and_oracle)
 ### BEGIN HIDDEN TESTS
 assert passed
 ### END HIDDEN TESTS
 
 # %% show="8.4"
-show("8.4", best_length)
+show("8.4", length_and_oracle)
 
 # %% [markdown]
 # ## 8.5 · A ratio that survives the machine
@@ -318,7 +318,7 @@ print(f"share {share:.3f}, accepted a round {kept:.3f}, emitted a round {written
 same = equal(reading_times(passes), (trace.ttft_s, trace.tpot_s, trace.tokens_per_pass))
 print(f"your times and tokens per pass are the package's: {same}")
 
-n, speedup, oracle = best_length(rates, cost, draft_ms)
+n, speedup, oracle = length_and_oracle(rates, cost, draft_ms)
 same = equal((n, speedup), theory.best_draft_length(rates, cost.__getitem__, draft_ms))
 print(f"best length {n}, speedup {speedup:.3f} (the package says so too: {same}), oracle {oracle:.3f}")
 for name, ratios, claim in (("ngram", ngram, 1.1), ("ngram", ngram, 2.0), ("draft", draft, 1.0)):

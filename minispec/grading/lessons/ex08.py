@@ -47,7 +47,7 @@ LESSON = Lesson(
             cases.times_cases, WRONG["8.3"], pictures.times,
         ),
         Task(
-            "8.4", "The best length, and the oracle", "best_length", 25, 4, 30,
+            "8.4", "The best length, and the oracle", "length_and_oracle", 25, 4, 30,
             (
                 "Guess k is emitted only if the first k all pass. So what does it add to the tokens of a round?",
                 "With n guesses: tokens = 1 + a1 + a1 a2 + ... up to n factors; time = a pass over 1 + n tokens, and n draftings. The oracle "

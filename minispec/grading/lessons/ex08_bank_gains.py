@@ -14,7 +14,7 @@ from minispec.grading.task import Wrong
 
 
 def planner(fault: str) -> Callable[..., Any]:
-    def best_length(rates: list[float], cost: list[float], draft_s: float) -> list[float]:
+    def length_and_oracle(rates: list[float], cost: list[float], draft_s: float) -> list[float]:
         most = len(rates)
 
         def tokens(n: int) -> float:
@@ -52,7 +52,7 @@ def planner(fault: str) -> Callable[..., Any]:
             oracle = gain(best)
         return [best, gain(best), oracle]
 
-    return best_length
+    return length_and_oracle
 
 
 LENGTH = [
