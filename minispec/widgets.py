@@ -18,6 +18,7 @@ from minispec import notebook, plots, text, theory
 from minispec.decode import generate, stream
 from minispec.plots import BLUE, COLOURS, FILLS, GREY, ORANGE
 from minispec.trace import Trace
+from minispec.tree import Shape, grow
 
 
 def live() -> Any:
@@ -183,6 +184,66 @@ def speedup_live(curve: Mapping[int, float]) -> Any:
     """Sliders for acceptance, the draft's length and its cost."""
     sliders = {"acceptance, %": (80, 100), "drafted": (4, 12), "draft cost, %": (5, 100)}
     return board(lambda rate, num_tokens, cost: speedup(rate / 100, num_tokens, cost / 100, curve), sliders)
+
+
+def chances(shape: Shape, rates: Sequence[Sequence[float]]) -> list[float]:
+    """How likely each node is to be accepted: the product of the rates along its path."""
+    found = [1.0]
+    for parent, depth, rank in zip(shape.parents, shape.depths, shape.ranks, strict=True):
+        found.append(found[parent] * rates[depth - 1][rank])
+    return found[1:]
+
+
+def trees(budget: int, depth: int, rates: Sequence[Sequence[float]], curve: Mapping[int, float]) -> Figure:
+    """The tree of at most `budget` nodes and `depth` levels that emits most tokens a round; and for trees of up to 24 nodes
+    their tokens a round, and the time of a token, here and on an ideal machine, whose passes cost the same over any number.
+    `rates[depth][rank]` as for `tree.grow`; `curve`: seconds of a target pass by the tokens in it. Raises ValueError for a
+    depth that `rates` lacks, and for a curve that does not reach from 1 to 25 tokens."""
+    if not 1 <= depth <= len(rates):
+        raise ValueError(f"there are rates for depths 1 to {len(rates)}, so no tree is {depth} deep")
+    if 1 not in curve or max(curve) < 25:
+        raise ValueError(f"the cost curve must reach from 1 to 25 tokens, but has {sorted(curve)}")
+    shape, largest = (grow(rates[:depth], lambda _: 1.0, most=most) for most in (budget, 24))
+    falling, sizes = sorted(chances(largest, rates), reverse=True), sorted(curve)
+    tokens = {n: 1 + sum(falling[:n]) for n in range(len(falling) + 1)}
+    passes = {n: float(np.interp(1 + n, sizes, [curve[i] / curve[1] for i in sizes])) for n in tokens}
+    times = {"this machine": {n: passes[n] / tokens[n] for n in tokens}, "ideal": {n: 1 / tokens[n] for n in tokens}}
+    best = min(tokens, key=times["this machine"].__getitem__)
+    each = zip(shape.ranks, chances(shape, rates), strict=True)
+    figure = plots.tree(shape.parents, [f"#{rank + 1}:{chance:.2f}" for rank, chance in each])
+    figure.set_size_inches(10, 5)
+    grid, n = figure.add_gridspec(2, 2, width_ratios=(1.5, 1)), len(shape.ranks)
+    (sketch := figure.axes[0]).set_subplotspec(grid[:, 0])
+    sketch.set(xlim=(-2, max(45, sketch.get_xlim()[1])), ylim=(max(8, sketch.get_ylim()[0]), -0.6))  # no box grows large
+    parts = {"tokens a round": {"": tokens}, "time a token, in plain passes": times}
+    for row, (title, series) in enumerate(parts.items()):
+        axes = figure.add_subplot(grid[row, 1])
+        for (label, points), colour, dash in zip(series.items(), COLOURS, plots.DASHES, strict=False):
+            axes.plot(list(points), list(points.values()), dash, color=colour, label=label)
+        axes.axvline(n, color=GREY, linewidth=1)
+        axes.set_title(title, loc="left", fontsize=11)
+        axes.set(xlim=(0, 24), ylim=(0, None))
+        axes.spines[["top", "right"]].set_visible(False)
+    axes.plot(best, times["this machine"][best], "*", color=BLUE, markersize=14, label=f"best here: {best} nodes")
+    axes.set(xlabel="nodes of the tree")
+    axes.legend(fontsize=9, frameon=False, loc="lower left")
+    here = f"{times['this machine'][n]:.2f} (best {times['this machine'][best]:.2f}, of {best} nodes)"
+    words = f"{n} nodes, {depth} deep at most: {tokens[n]:.2f} tokens a round; a token takes, in plain passes, "
+    figure.set_label(f"{words}{notebook.here(here)}, on an ideal machine {times['ideal'][n]:.2f}")
+    return figure
+
+
+def trees_panel(rates: Sequence[Sequence[float]], curve: Mapping[int, float]) -> None:
+    """A small tree, a larger one, and one of a single level."""
+    for budget, depth in ((4, len(rates)), (16, len(rates)), (16, 1)):
+        alt = f"A tree of at most {budget} nodes and {depth} levels; beside it tokens a round and time a token, by nodes."
+        notebook.show(figure := trees(budget, depth, rates, curve), alt, str(figure.get_label()))
+
+
+def trees_live(rates: Sequence[Sequence[float]], curve: Mapping[int, float]) -> Any:
+    """Sliders for the tree's nodes and levels."""
+    sliders = {"nodes": (8, 24), "levels": (min(3, len(rates)), len(rates))}
+    return board(lambda nodes, levels: trees(nodes, levels, rates, curve), sliders)
 
 
 def race(events: Mapping[str, Sequence[tuple[float, Sequence[int]]]]) -> Figure:

@@ -2,7 +2,8 @@
 
 import re
 import sys
-from itertools import pairwise
+from itertools import pairwise, product
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -204,6 +205,46 @@ def test_a_curve_that_is_too_short_is_refused(curve):
         widgets.speedup(0.5, 4, 0.1, curve)
 
 
+# Trees
+
+RATES = [[0.4, 0.13, 0.08], [0.3, 0.1, 0.05], [0.2, 0.1, 0.05]]
+LONG = {1: 0.026, 9: 0.036, 25: 0.080}
+
+
+def by_hand(paths):
+    return sum(prod(RATES[depth][rank] for depth, rank in enumerate(path)) for path in paths)
+
+
+@pytest.mark.parametrize("budget", [0, 1, 4, 24])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_tree_is_the_best_of_its_size_and_its_lines_are_its_worth(budget, depth):
+    figure = widgets.trees(budget, depth, RATES, LONG)
+    drawn, tokens, times = figure.axes
+    paths = [path for length in range(1, depth + 1) for path in product(range(3), repeat=length)]
+    worth = sorted((by_hand([path]) for path in paths), reverse=True)[:24]
+    n = min(budget, len(worth))
+    most = [1 + sum(worth[:size]) for size in range(len(worth) + 1)]
+    shown = [float(text.split(":")[1]) for text in words(drawn) if text.startswith("#")]
+    assert sorted(shown, reverse=True) == pytest.approx(worth[:n], abs=0.006)
+    assert list(tokens.lines[0].get_ydata()) == pytest.approx(most)
+    passes = [0.026 + 0.00125 * min(size, 8) + 0.00275 * max(0, size - 8) for size in range(len(most))]
+    mine = [t / 0.026 / e for t, e in zip(passes, most, strict=True)]
+    assert list(times.lines[0].get_ydata()) == pytest.approx(mine)
+    assert list(times.lines[1].get_ydata()) == pytest.approx([1 / e for e in most])
+    best = mine.index(min(mine))
+    assert f"⟦{mine[n]:.2f} (best {min(mine):.2f}, of {best} nodes)⟧" in figure.get_label()
+    assert figure.get_label().startswith(f"{n} nodes, {depth} deep at most: {most[n]:.2f} tokens a round")
+    assert png(figure)
+
+
+def test_a_tree_that_cannot_be_is_refused():
+    for depth in (0, 4):
+        with pytest.raises(ValueError, match="depths 1 to 3"):
+            widgets.trees(4, depth, RATES, LONG)
+    with pytest.raises(ValueError, match="must reach from 1 to 25"):
+        widgets.trees(4, 2, RATES, {1: 0.1, 24: 0.2})
+
+
 # Race
 
 
@@ -254,11 +295,12 @@ def panels(generation):
         "acceptance": widgets.acceptance_panel,
         "rounds": lambda: widgets.round_panel(generation.trace, spell, generation.tokens[:1].tolist()),
         "speedup": lambda: widgets.speedup_panel(CURVE),
+        "trees": lambda: widgets.trees_panel(RATES, LONG),
         "race": lambda: widgets.race_panel({"plain": [(0.5, [1]), (0.7, [2])], "fast": [(0.5, [1]), (0.6, [2])]}),
     }
 
 
-@pytest.mark.parametrize(("name", "count"), [("acceptance", 3), ("rounds", 3), ("speedup", 3), ("race", 1)])
+@pytest.mark.parametrize(("name", "count"), [("acceptance", 3), ("rounds", 3), ("speedup", 3), ("trees", 3), ("race", 1)])
 def test_a_panel_shows_a_few_figures_without_ipywidgets(name, count, plain, shown, monkeypatch):
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     panels(plain)[name]()
@@ -274,8 +316,9 @@ def test_alt_texts_and_unmarked_numbers_do_not_depend_on_the_machine(shown):
     for scale in (1, 7):
         widgets.speedup_panel({n: scale * s + scale * 0.01 * n for n, s in CURVE.items()})
         widgets.race_panel({"plain": [(0.5 * scale, [1]), (0.7 * scale, [2])]})
+        widgets.trees_panel(RATES, {n: scale * s + scale * 0.01 * n for n, s in LONG.items()})
     fixed = [(alt, re.sub("⟦.*?⟧", "", numbers)) for _, alt, numbers in shown]
-    assert fixed[:4] == fixed[4:]
+    assert fixed[:7] == fixed[7:]
 
 
 # Live
@@ -357,6 +400,15 @@ def test_speedup_live_follows_every_slider():
         moves(box, slider, value)
 
 
+def test_trees_live_follows_every_slider():
+    box = widgets.trees_live(RATES, LONG)
+    for slider, value in (("nodes", 24), ("levels", 1), ("nodes", 0), ("nodes", 3), ("levels", 2)):
+        line = moves(box, slider, value)
+    assert line == widgets.trees(3, 2, RATES, LONG).get_label()
+    parts(box)["IntSlider", "levels"].value = 0
+    assert "depths 1 to 3" in parts(box)["HTML", 0].value and parts(box)["Image", 0].layout.display == "none"
+
+
 def test_race_live_runs_on_the_readers_prompt(target):
     prompt = "Repeat this twice, then stop: The quick brown fox jumps over the lazy dog near the river bank."
     drafters = {"autoregressive": None, "n-gram": ms.NGram(2, 4, 6)}
@@ -409,6 +461,7 @@ def test_without_ipywidgets_one_line_says_what_to_do(monkeypatch, capsys, plain)
         widgets.acceptance_live,
         lambda: widgets.round_live(plain.trace, spell),
         lambda: widgets.speedup_live(CURVE),
+        lambda: widgets.trees_live(RATES, LONG),
         lambda: widgets.race_live(ms.toy(), {"a": None, "b": ms.NGram()}),
     ):
         assert run() is None
@@ -421,4 +474,4 @@ def test_only_core_widgets_are_used():
     assert not re.search(r"\b(interact\w*|Output|ipympl|metadata|Thread|asyncio|pyplot)\b", source)
     head = source.split("def live")[0]
     assert "import ipywidgets" not in head and source.count("import ipywidgets") == 1
-    assert len(source.splitlines()) < 250
+    assert len(source.splitlines()) < 320
