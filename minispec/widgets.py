@@ -222,12 +222,12 @@ def trees(budget: int, depth: int, rates: Sequence[Sequence[float]], curve: Mapp
             axes.plot(list(points), list(points.values()), dash, color=colour, label=label)
         axes.axvline(n, color=GREY, linewidth=1)
         axes.set_title(title, loc="left", fontsize=11)
-        axes.set(xlim=(0, 24), ylim=(0, None))
+        axes.set(xlim=(0, 24), ylim=(0, 1.6 * max(max(points.values()) for points in series.values())))
         axes.spines[["top", "right"]].set_visible(False)
-    axes.plot(best, times["this machine"][best], "*", color=BLUE, markersize=14, label=f"best here: {best} nodes")
+    axes.plot(best, times["this machine"][best], "*", color=BLUE, markersize=14, label=f"best here: {best}")
     axes.set(xlabel="nodes of the tree")
-    axes.legend(fontsize=9, frameon=False, loc="lower left")
-    here = f"{times['this machine'][n]:.2f} (best {times['this machine'][best]:.2f}, of {best} nodes)"
+    axes.legend(fontsize=9, frameon=False, loc="upper right", ncols=3)
+    here = f"{times['this machine'][n]:.2f} (best {times['this machine'][best]:.2f}, with {best} nodes)"
     words = f"{n} nodes, {depth} deep at most: {tokens[n]:.2f} tokens a round; a token takes, in plain passes, "
     figure.set_label(f"{words}{notebook.here(here)}, on an ideal machine {times['ideal'][n]:.2f}")
     return figure

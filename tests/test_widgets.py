@@ -232,7 +232,7 @@ def test_a_tree_is_the_best_of_its_size_and_its_lines_are_its_worth(budget, dept
     assert list(times.lines[0].get_ydata()) == pytest.approx(mine)
     assert list(times.lines[1].get_ydata()) == pytest.approx([1 / e for e in most])
     best = mine.index(min(mine))
-    assert f"⟦{mine[n]:.2f} (best {min(mine):.2f}, of {best} nodes)⟧" in figure.get_label()
+    assert f"⟦{mine[n]:.2f} (best {min(mine):.2f}, with {best} nodes)⟧" in figure.get_label()
     assert figure.get_label().startswith(f"{n} nodes, {depth} deep at most: {most[n]:.2f} tokens a round")
     assert png(figure)
 
