@@ -2,7 +2,8 @@
 # # 05 · Medusa: the target guesses for itself
 #
 # A draft model is a second model to train, to load and to keep in step. Perhaps none is needed. To write one token, the target computes
-# hundreds of numbers about its text, and it uses them for that token only. Do they know something of the token after it, too?
+# hundreds of numbers about its text, and it uses them for that token only. Do they know something of the token after it, too? (The method is from
+# Cai et al. 2024, "Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding Heads"; "the paper" below.)
 #
 # **You will be able to** train heads that guess two, three and four tokens ahead from one hidden state; say why their guesses do not fit
 # together, and what a tree does about it; verify a whole tree in one pass with an ancestor mask; choose the tree from measured rates and a
@@ -24,9 +25,7 @@ import minispec as ms
 from minispec import exact, plots, verify, widgets
 from minispec.notebook import here, show
 
-torch.set_num_threads(
-    min(2, torch.get_num_threads())
-)  # two threads at most: the same numbers everywhere
+torch.set_num_threads(min(2, torch.get_num_threads()))  # two at most: the same numbers everywhere
 
 # %%
 target = ms.load("smollm2-135m", device="cpu", dtype="float32")
@@ -49,8 +48,8 @@ def words(tokens):
 # So the experiment is: from the vector at *t*, guess the token at *t* + 2. And at *t* + 3, and *t* + 4. If that works, we have a drafter
 # that costs one small matrix product, with no cache of its own.
 #
-# What should the guesses be compared with? With what **this target** writes. Its own answers are the right text to learn from (Cai et al.
-# 2024, section 2.3.2, call that self-distillation), and the repository holds some, with their prompts. A few dozen short ones, written at
+# What should the guesses be compared with? With what **this target** writes. Its own answers are the right text to learn from (the
+# paper calls that self-distillation, section 2.3.2), and the repository holds some, with their prompts. A few dozen short ones, written at
 # temperature 0, will do. Every 21st text of the file is held out: it measures drafters and has never trained one.
 
 # %%
@@ -59,6 +58,7 @@ from minispec.train.data import Corpus
 file = Path(ms.__file__).parents[1] / "training" / "text.npz"  # in the repository
 
 
+# %%
 def short(text):
     return text.temperature == 0 and len(text.prompt) < 60 and 80 <= len(text.answer) <= 200
 
@@ -85,11 +85,11 @@ def read(text):
     return ids, states, len(text.prompt)
 
 
+# %%
 learn, held = [read(text) for text in learn], [read(text) for text in held]
 ids, states, n = held[1]
-print(
-    "prompt:", repr(target.tokenizer.decode(ids[:n], skip_special_tokens=True).split("user\n")[-1])
-)
+asked = target.tokenizer.decode(ids[:n], skip_special_tokens=True)
+print("prompt:", repr(asked.split("user\n")[-1].removesuffix("\nassistant\n")))
 print("answer:", repr(target.tokenizer.decode(ids[n : n + 32])), "...")
 print("states:", list(states.shape))
 
@@ -128,7 +128,7 @@ for ahead in (1, 2, 3, 4):
 # %% [markdown]
 # ## A head, from nothing
 #
-# The paper's head (section 2.1.1) is one layer with a residual connection, and an output matrix. The layer starts at zero and the output
+# The paper's head (section 2.1.1; the idea of such heads is from Stern et al. 2018) is one layer with a residual connection, and an output matrix. The layer starts at zero and the output
 # matrix starts as the target's own. So an untrained head says exactly what the target says of the *next* token, which is a poor guess of the
 # one after it, but a sensible place to start from.
 #
@@ -148,6 +148,7 @@ class Head(nn.Module):
         return state + F.silu(self.linear(state))
 
 
+# %%
 vocabulary = places(learn, 1)[1].bincount().topk(1024).indices
 matrix = model.lm_head.weight[vocabulary]  # [1024, width]
 label = torch.full([model.config.vocab_size], -100)  # -100: no answer that a head could give
@@ -172,6 +173,7 @@ def train(texts, ahead, steps=160):
     return head
 
 
+# %%
 @torch.no_grad()
 def right(head, texts, ahead):
     """How often the head's likeliest token is the text's."""
@@ -260,7 +262,7 @@ with torch.no_grad():
 
 # %%
 def hits(k, furthest=None):
-    """Is the token of rank r in head k the text's? [places, 10], where head `furthest` (k) has an answer."""
+    """Is the token of rank r in head k right? [places, 10], where head `furthest` has an answer."""
     rows = []
     for best, (ids, _, n) in zip(guesses, held):
         last = len(ids) - (furthest or k) - 1
@@ -268,6 +270,7 @@ def hits(k, furthest=None):
     return torch.cat(rows)
 
 
+# %%
 rates = [hits(k).float().mean(0).tolist() for k in (1, 2, 3, 4)]
 print("        first  second  third  fourth   any of ten")
 for k, row in enumerate(rates, 1):
@@ -287,6 +290,7 @@ def in_a_row(k, furthest, choices=1):
     return torch.stack(found).all(0).float().mean().item()
 
 
+# %%
 given = {1: rates[0][0]} | {k: in_a_row(k, k) / in_a_row(k - 1, k) for k in (2, 3, 4)}
 alone = {k: row[0] for k, row in enumerate(rates, 1)}
 show(
@@ -359,11 +363,12 @@ paths.sort(key=lambda path: (len(path), path))  # parents before children
 
 
 def layout(paths):
-    """The parent of each node as a position in the block: 0 is the pending token, node i is i + 1."""
+    """The parent of each node, as a block position: 0 is the pending token, node i is i + 1."""
     place = {(): 0} | {path: i + 1 for i, path in enumerate(paths)}
     return [place[path[:-1]] for path in paths]
 
 
+# %%
 def fill(best, paths):
     """The token of each node: its rank in the list of the head for its depth."""
     return [int(best[len(path) - 1, path[-1]]) for path in paths]
@@ -388,6 +393,7 @@ def ancestors(parents):
     return seen
 
 
+# %%
 seen = ancestors(parents)
 depths = seen.sum(1) - 1
 names = ["-", *words(tokens)]
@@ -411,6 +417,7 @@ def verify_tree(cache, block, positions, mask):
     return model(block[None], cache, positions[None], mask[None])[0]
 
 
+# %%
 text, pending = ids[: at + 1], ids[at + 1 : at + 2]
 cache, start = model.new_cache(1, len(ids) + 20), len(text)
 with torch.no_grad():
@@ -432,6 +439,7 @@ for row in seen:
 alone_logits = torch.stack(alone_logits)
 
 
+# %%
 def wrong_nodes(logits):
     """At how many nodes do the logits differ by more than rounding?"""
     return int(((logits - alone_logits).abs().amax(1) > 1e-3).sum())
@@ -450,9 +458,8 @@ for name, positions, mask in (
     ("positions along the block", start + torch.arange(len(block)), seen),
 ):
     cache.lengths = [start]
-    print(
-        f"{name}: {wrong_nodes(verify_tree(cache, block, positions, mask))} of {len(block)} nodes are wrong"
-    )
+    wrong = wrong_nodes(verify_tree(cache, block, positions, mask))
+    print(f"{name}: {wrong} of {len(block)} nodes are wrong")
 
 # %% [markdown]
 # Neither raises an error. (Two nodes are right in both: the pending token, and the first node, which stands right behind it as in plain text.) What
@@ -466,7 +473,7 @@ for name, positions, mask in (
 
 # %%
 def descend(answers, parents, tokens):
-    """Positions of the accepted nodes in the block. `answers`: the target's token after each position."""
+    """The accepted block positions. `answers`: the target's token after each position."""
     path, at = [], 0
     while True:
         children = [i for i, parent in enumerate(parents, 1) if parent == at]
@@ -477,13 +484,14 @@ def descend(answers, parents, tokens):
         path.append(at)
 
 
+# %%
 answers = logits.argmax(-1).tolist()
 path = descend(answers, parents, tokens)
 show(
     plots.tree(parents, words(tokens), path, root="-"),
-    alt="The pending token branches into three tokens, each of them into two. The second branch and "
-    "its first child are filled: they are what the target writes.",
-    numbers=f"accepted block positions: {path}; then the bonus token {words([answers[path[-1]]])[0]!r}",
+    alt="The pending token branches into three tokens, each of them into two. The second branch "
+    "and its first child are filled: they are what the target writes.",
+    numbers=f"accepted block positions: {path}; then {words([answers[path[-1]]])[0]!r}",
 )
 emitted = [*(tokens[i - 1] for i in path), answers[path[-1]]]
 assert emitted == ids[at + 2 : at + 5].tolist()
@@ -494,7 +502,9 @@ print("three tokens from one pass:", words(emitted))
 
 # %%
 leaves = [i for i in range(1, len(block)) if i not in parents]
-print(f"as a batch: {len(leaves)} rows of 3 tokens, {3 * len(leaves)} in all; and as many caches")
+print(
+    f"as a batch: {len(leaves)} rows of 3 tokens, {3 * len(leaves)} in all, and {len(leaves)} caches"
+)
 print(f"as a tree:  {len(block)} tokens, one cache")
 
 # %% [markdown]
@@ -513,6 +523,7 @@ def keep(cache, start, kept):
     cache.lengths = [start + len(kept)]
 
 
+# %%
 cache.lengths = [start]
 verify_tree(cache, block, start + depths, seen)
 keep(cache, start, [0, *path])
@@ -567,7 +578,8 @@ assert mine == plain.tokens.tolist()
 print(target.tokenizer.decode(mine))
 print("---")
 print(
-    f"{len(mine)} tokens, the same as without a draft, in {len(accepted) + 1} passes, not {len(mine)}"
+    f"{len(mine)} tokens, the same as without a draft, "
+    f"in {len(accepted) + 1} passes, not {len(mine)}"
 )
 print("accepted in each round:", *accepted)
 
@@ -602,7 +614,8 @@ root = words(before[-1:])[0]
 show(
     plots.tree(drawn.parents[0].tolist(), words(drawn.tokens[0]), longest.path, root=root),
     alt="A tree of nine nodes below the pending token, with the accepted path filled.",
-    numbers=f"round {number + 1}: accepted {words(longest.accepted)}, then {words(longest.emitted[-1:])[0]!r}",
+    numbers=f"round {number + 1}: accepted {words(longest.accepted)}, "
+    f"then {words(longest.emitted[-1:])[0]!r}",
 )
 
 # %% [markdown]
@@ -636,6 +649,7 @@ def grow(rates, count):
     return worth
 
 
+# %%
 worth = grow(rates, 9)
 for path, chance in worth.items():
     print(f"{path!s:10} {chance:.3f}")
@@ -649,7 +663,7 @@ for path, chance in worth.items():
 
 # %%
 def replay(paths, every_place=False):
-    """Tokens a round that a tree would emit on the held-out texts; or if a round began at every place."""
+    """Tokens a round on the held-out texts; or what they would be if every place began one."""
     emitted, rounds = 0, 0
     for best, (ids, _, n) in zip(guesses, held):
         at = n - 1
@@ -666,6 +680,7 @@ def replay(paths, every_place=False):
     return emitted / rounds
 
 
+# %%
 sizes = (0, 1, 2, 4, 6, 9, 12, 16, 24)
 expected = {size: 1 + sum(grow(rates, size).values()) for size in sizes}
 counted = {size: replay(set(grow(rates, size))) for size in sizes}
@@ -720,8 +735,8 @@ widgets.trees_panel([row[:6] for row in rates], curve)
 
 # %% [markdown]
 # Compare the first two: twelve nodes more gain three tenths of a token a round. On the ideal machine they are worth having, for there the time of a
-# token falls with every node. Whether they are worth it here, your cost curve says: look where the star is. And the third: six guesses at the
-# first token and none beyond it already emit 1.73 tokens a round. With these heads, width is worth more than depth.
+# token falls with every node. Whether they are worth it here, your cost curve says: look where the star is. And the third: with six guesses at the
+# first token and none beyond it, 1.73 tokens a round are expected already. With these heads, width is worth more than depth.
 
 # %% tags=["live"]
 widgets.trees_live([row[:6] for row in rates], curve)
@@ -785,6 +800,7 @@ with torch.no_grad():
         model.logits(die_states[-1])
     )  # after the pending token " "
     children = net.vocabulary[net(die_states[-2])[0].topk(3).indices]  # head 1 has not seen it
+# %%
 faces = torch.tensor([target.tokenizer.encode(str(face))[0] for face in range(1, 7)])
 print("p of the six faces:    ", [round(p_die[x].item(), 2) for x in faces])
 print("what head 1 drafts:    ", words(children))
@@ -804,6 +820,7 @@ def typical_law(p, children, **settings):
     return F.one_hot(torch.tensor(max(passed, key=lambda x: p[x])), len(p)).to(p)
 
 
+# %%
 lossy = typical_law(p_die, children)
 print(f"threshold: {threshold(p_die):.3f}")
 show(
@@ -858,6 +875,7 @@ def at_temperature(temperature):
     return Warm(vocab=4, seed=5)
 
 
+# %%
 print("LOSSY: total variation distance from the target's law, three tokens")
 print("temperature   " + "".join(f"epsilon {epsilon:<7}" for epsilon in (0.05, 0.09, 0.3, 0.9)))
 for temperature in (0.3, 0.7, 1.0, 2.0):
@@ -888,6 +906,7 @@ with torch.no_grad():
     lists = torch.cat(
         [best[n - 1 : len(ids) - 2 : 4, 0, :3] for best, (ids, _, n) in zip(guesses, held)]
     )
+# %%
 print(f"{len(lists)} places      lossless: goes on   LOSSY typical: goes on   distance from p")
 for temperature in (0.3, 0.7, 1.0):
     ps = ms.Sampling(temperature)(all_logits)
@@ -915,6 +934,7 @@ samples = {
 }
 
 
+# %%
 @torch.no_grad()
 def beyond_entropy(generation):
     """Surprise minus entropy, of each token but the first, which no draft has touched."""
