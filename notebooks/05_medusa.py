@@ -9,8 +9,8 @@
 # together, and what a tree does about it; verify a whole tree in one pass with an ancestor mask; choose the tree from measured rates and a
 # cost curve; say exactly what *typical acceptance* does to the law of a text.
 #
-# **You should know** the loop *draft, verify, accept* (notebook 02) and why drawing from p and comparing is lossless (the ends of notebooks 03
-# and 04). **Time:** 45 minutes, of which two are computing. **Needs:** a CPU, and a clone of the repository: the text to train on lies in its
+# **You should know** the loop *draft, verify, accept* (notebook 02) and what lossless means at a temperature (notebook 03, and the end of
+# 04). **Time:** 45 minutes, of which two are computing. **Needs:** a CPU, and a clone of the repository: the text to train on lies in its
 # folder `training/`. Nothing here is large enough for a GPU.
 
 # %%
@@ -46,7 +46,7 @@ def words(tokens):
 # in a list, in a quotation, in the middle of a name? And a situation often decides more than one token.
 #
 # So the experiment is: from the vector at *t*, guess the token at *t* + 2. And at *t* + 3, and *t* + 4. If that works, we have a drafter
-# that costs one small matrix product, with no cache of its own.
+# that costs a few small matrix products, with no cache of its own.
 #
 # What should the guesses be compared with? With what **this target** writes. Its own answers are the right text to learn from (the
 # paper calls that self-distillation, section 2.3.2), and the repository holds some, with their prompts. A few dozen short ones, written at
@@ -106,8 +106,8 @@ for t in range(4):
     print(f"{four[t]!r:>12}{row[0]:>16}{row[1]:>10}{row[2]:>10}")
 
 # %% [markdown]
-# The state *after* reading a token is the one at its position. Head *k* skips *k* tokens: *t* + *k* + 1. Read a column upwards and you see
-# why the heads have less and less to learn from at the end of a text.
+# The state *after* reading a token is the one at its position. Head *k* skips *k* tokens: *t* + *k* + 1. The further ahead a head
+# looks, the fewer places have an answer for it.
 #
 # When they are used, the first column is free: the target's own output matrix has chosen the pending token from the very same state. Head 1
 # guesses what follows the pending token, although **it has not seen which token that is**. Remember this; it will matter.
@@ -238,7 +238,7 @@ print("it knows its own texts by heart:", by_heart > 2 * scores[0][2])
 print("more texts are better:", fewer[8] < fewer[32])
 
 # %% [markdown]
-# It has learnt its texts by heart, so more steps are of no use. More *text* is.
+# It has learnt its texts by heart: more steps have little left to teach it. More *text* helps.
 #
 # ## The heads that ship with the package
 #
@@ -428,7 +428,7 @@ print("one pass over", len(block), "tokens; positions", (start + depths).tolist(
 
 # %% [markdown]
 # **Is it right?** The logits at a node should be those of the plain text that leads to it. So run every path alone, one after the other, and
-# compare. Rounding differs, for the sums are taken in another order; the logits are numbers around 20, and we allow 0.001.
+# compare. Rounding differs, for the sums are taken in another order; we allow 0.001.
 
 # %%
 alone_logits = []
@@ -503,7 +503,8 @@ print("three tokens from one pass:", words(emitted))
 # %%
 leaves = [i for i in range(1, len(block)) if i not in parents]
 print(
-    f"as a batch: {len(leaves)} rows of 3 tokens, {3 * len(leaves)} in all, and {len(leaves)} caches"
+    f"as a batch: {len(leaves)} rows of 3 tokens, "
+    f"{3 * len(leaves)} in all, and {len(leaves)} caches"
 )
 print(f"as a tree:  {len(block)} tokens, one cache")
 
