@@ -8,7 +8,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
 
-.PHONY: demo test test-notebooks test-notebooks-bare course lab lint setup clean
+.PHONY: demo test test-notebooks test-notebooks-bare test-nbgrader course lab lint setup clean
 
 demo: setup
 	$(BIN)/minispec demo
@@ -20,6 +20,11 @@ test-notebooks: setup $(VENV)/course.done $(VENV)/test.done
 	$(BIN)/python tools/build_course.py --check
 	$(BIN)/python -m pytest tests/notebooks
 	$(BIN)/python -m pytest --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg notebooks solutions
+
+# nbgrader's own run of an exercise, against `minispec grade`; it brings a database, so it is installed only here
+test-nbgrader: setup $(VENV)/course.done $(VENV)/test.done
+	$(PIP) nbgrader
+	$(BIN)/python -m pytest tests/notebooks/test_nbgrader.py
 
 # The same outputs without a GPU, on one thread, without bfloat16 instructions and without ipywidgets?
 test-notebooks-bare: export CUDA_VISIBLE_DEVICES =
