@@ -89,11 +89,11 @@ show(
 
 
 # %%
-def ceilings(ids, place, count=16):
+def ceilings(place, count=16):
     """Highest acceptance of token place + 2, with token place + 1 seen and not seen."""
-    cache = model.new_cache(1, place + 1 + count)
-    p = model(ids[None, : place + 1], cache)[0, -1].softmax(-1)  # [vocab]
+    p = model.logits(known[place]).softmax(-1)  # [vocab]
     x = p.topk(count).indices
+    cache.lengths = [place + 1]  # forget what stands behind
     positions = torch.full((1, count), place + 1, device=device)
     mask = torch.eye(count, dtype=torch.bool, device=device)[None]
     after = model(x[None], cache, positions, mask)[0].softmax(-1)  # [count, vocab]
@@ -102,7 +102,9 @@ def ceilings(ids, place, count=16):
 
 # %%
 whole = torch.cat((prompt, plain.tokens.to(device)))
-both = [ceilings(whole, place) for place in range(len(prompt) - 1, len(whole) - 1)]
+cache = model.new_cache(1, len(whole) + 16)
+known = model.states(whole[None], cache)[-1][0]  # features, and the cache to go with them
+both = [ceilings(place) for place in range(len(prompt) - 1, len(whole) - 1)]
 seen, blind = (sum(column) / len(both) for column in zip(*both))
 print(f"highest acceptance of the second token ahead, mean over {len(both)} places:")
 print(f"    the layer sees which token was sampled: {seen:.2f}")
@@ -300,7 +302,7 @@ else:
     corpus = write_corpus(target, file, tokens=9000, batch=64, max_new_tokens=90, seed=0)
 short = [t for t in corpus.texts if len(t.prompt) < 70 and 40 < len(t.answer) < 100]
 short = [t for t in short if t.kind != "own"]
-greedy, sampled = ([t for t in short if (t.temperature > 0) == hot][:30] for hot in (0, 1))
+greedy, sampled = ([t for t in short if (t.temperature > 0) == hot][:24] for hot in (0, 1))
 texts = [text for pair in zip(greedy, sampled) for text in pair]
 ids = frequent_ids(texts[16:], 1024, len(target.tokenizer)).to(device)
 rows = model.lm_head.weight[ids]  # [1024, width]
@@ -563,7 +565,7 @@ from minispec.audit import read_requests
 kinds = ("chat", "explain", "rewrite", "code", "reasoning", "question")
 requests = [r for r in read_requests() if r["id"] in [f"{kind}-1" for kind in kinds]]
 prompts = [target.encode(request["messages"]).to(device) for request in requests]
-answers = [one.tokens.tolist() for one in ms.generate_batch(target, prompts, max_new_tokens=64)]
+answers = [one.tokens.tolist() for one in ms.generate_batch(target, prompts, max_new_tokens=48)]
 inside = sum(token in set(ids.tolist()) for answer in answers for token in answer)
 print(f"{len(answers)} answers, {sum(map(len, answers))} tokens, {inside} of them in the list")
 
@@ -573,7 +575,7 @@ from minispec.bench import rehearse
 
 def rehearsed(drafter):
     """(nodes, accepted, emitted, seconds of drafting) of every round that would write the answers."""
-    each = [rehearse(target, drafter, p, answer, 64) for p, answer in zip(prompts, answers)]
+    each = [rehearse(target, drafter, p, answer, 48) for p, answer in zip(prompts, answers)]
     return [round for rounds in each for round in rounds]
 
 
@@ -706,7 +708,7 @@ def grow(children, depth, top_k, nodes):
 # %%
 plan = ms.DynamicTree(depth=5, top_k=3, nodes=16)
 at = kinds.index("code")
-run = ms.generate(target, prompts[at], drafter=ms.Eagle(net, tree=plan), max_new_tokens=64)
+run = ms.generate(target, prompts[at], drafter=ms.Eagle(net, tree=plan), max_new_tokens=48)
 rounds = run.trace.rounds
 shown = max(range(len(rounds) - 2), key=lambda i: len(rounds[i].accepted))
 before = 1 + sum(len(round.emitted) for round in rounds[:shown])
@@ -829,7 +831,7 @@ hot = ms.Sampling(temperature=0.8, top_p=0.95)
 for name in ("chain of 4", "dynamic, as shipped"):
     many = [
         ms.generate(target, p, drafter=plans[name], max_new_tokens=24, sampling=hot, seed=1)
-        for p in prompts[:4]
+        for p in prompts[:2]
     ]
     rounds = [round for one in many for round in one.trace.rounds]
     drawn = any(round.tree.q is not None for round in rounds)
