@@ -15,6 +15,7 @@
 # %%
 import copy
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -26,7 +27,9 @@ from minispec import plots
 from minispec.model import rotate
 from minispec.notebook import here, show
 
-torch.set_num_threads(min(2, torch.get_num_threads()))  # two threads at most: the same numbers everywhere
+torch.set_num_threads(
+    min(2, torch.get_num_threads())
+)  # two threads at most: the same numbers everywhere
 device = "cpu"  # "cuda" if you have a GPU
 target = ms.load("smollm2-135m", device=device, dtype="float32")
 model, width = target.model, target.model.config.hidden_size
@@ -135,7 +138,7 @@ def places(length, answer, step=0):
 
 four = ["Name", "one", "Rome", "."]
 for j in range(4):
-    after, guess = (four[j + 1 :] + ["-"])[0], (four[j + 2 :] + ["-"])[0]
+    after, guess = [*four[j + 1 :], "-"][0], [*four[j + 2 :], "-"][0]
     learnt = "yes" if j in places(4, answer=2) else "no"
     print(f"place {j}: feature of {four[j]:<6} and token {after:<6}", end=" ")
     print(f"-> feature of {after:<6} -> guess {guess:<6} learnt from: {learnt}")
@@ -166,7 +169,11 @@ class Layer(nn.Module):
         self.query, self.out = linear(width, width), linear(width, width)
         self.key, self.value = linear(width, groups * 64), linear(width, groups * 64)
         self.norm = nn.RMSNorm(width, eps=1e-5)
-        self.gate, self.up, self.down = linear(width, inner), linear(width, inner), linear(inner, width)
+        self.gate, self.up, self.down = (
+            linear(width, inner),
+            linear(width, inner),
+            linear(inner, width),
+        )
 
     def forward(self, features, tokens, positions, past, see=None):
         """[time, width] from features [time, width] of the tokens before, and `tokens` [time]."""
@@ -193,13 +200,10 @@ class Layer(nn.Module):
 
 
 # %%
-from minispec.model import rotate
-
-
 def new_layer(seed=0):
     layer, generator = Layer().to(device), torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, weight in layer.named_parameters():
+        for weight in layer.parameters():
             if weight.dim() == 2:
                 weight.copy_(0.02 * torch.randn(weight.shape, generator=generator))
         for part in (layer.out.weight, layer.down.weight, layer.fc.weight, layer.fc.bias):
@@ -265,7 +269,7 @@ def replay(new_drafter, prompt, answer, count, choose):
         n = len(prompt) + done
         guesses = draft(new_drafter(whole[:n]), features[: n - 1], whole[:n], count, choose)
         right = [guess == token for guess, token in zip(guesses, whole[n:].tolist())]
-        accepted.append((right + [False]).index(False))
+        accepted.append([*right, False].index(False))
         done += accepted[-1] + 1
     return accepted
 
@@ -274,7 +278,7 @@ def replay(new_drafter, prompt, answer, count, choose):
 likeliest = lambda state: model.logits(state).argmax(-1)
 answer = plain.tokens.to(device)
 exact = replay(Oracle, prompt, answer, 4, likeliest)
-late = replay(lambda text: Oracle(text, late=1), prompt, answer[:14], 4, likeliest)
+late = replay(lambda text: Oracle(text, late=1), prompt, answer[:10], 4, likeliest)
 print("accepted of 4 guesses, by round:", *exact)
 print("the same, one place late:       ", *late)
 assert set(exact) == {4} and max(late) < 4
@@ -351,7 +355,9 @@ def loss(layer, one, steps=1, shift=1):
     total = 0.0
     for step, state in enumerate(unroll(layer, features, tokens, steps, shift)):
         at = torch.tensor(places(len(tokens), answer, step), device=device)
-        at = at[torch.isin(tokens[at + 2 + step], ids)]  # what the layer cannot draft, it need not learn
+        at = at[
+            torch.isin(tokens[at + 2 + step], ids)
+        ]  # what the layer cannot draft, it need not learn
         p = F.linear(features[at + 1 + step], rows).softmax(-1)
         log_q = F.linear(state[at], rows).log_softmax(-1)
         total = total - 0.8**step * (p * log_q).sum(-1).mean()
@@ -359,10 +365,11 @@ def loss(layer, one, steps=1, shift=1):
 
 
 def train(layer, count, steps=1, shift=1, rate=1e-3, seed=0):
-    """`count` updates, a text each."""
+    """`count` updates, a text each; the learning rate rises for ten of them, then falls to a tenth."""
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(layer.parameters(), lr=rate, betas=(0.9, 0.95))
-    for i in torch.randint(len(learn), (count,), generator=generator).tolist():
+    for step, i in enumerate(torch.randint(len(learn), (count,), generator=generator).tolist()):
+        optimizer.param_groups[0]["lr"] = rate * min((step + 1) / 10, 1 - 0.9 * step / count)
         loss(layer, learn[i], steps, shift).backward()
         nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
         optimizer.step()
@@ -397,6 +404,8 @@ def acceptance(layer, steps=1, shift=1):
 # %%
 start = acceptance(new_layer())[0]
 shifted = train(new_layer(), count=150)
+
+# %%
 unshifted = train(new_layer(), count=150, shift=0)
 
 
@@ -504,8 +513,12 @@ print("three places, three steps each: unrolled and drafted one by one agree")
 # Now let our layer go on learning for a while, once as before, and once on its own features.
 
 # %%
-on_true = train(copy.deepcopy(shifted), count=40, seed=1)
-on_own = train(copy.deepcopy(shifted), count=40, steps=3, seed=1)
+on_true = train(copy.deepcopy(shifted), count=60, seed=1)
+
+# %%
+on_own = train(copy.deepcopy(shifted), count=60, steps=3, seed=1)
+
+# %%
 rates = {"true features only": acceptance(on_true, 3), "its own features": acceptance(on_own, 3)}
 show(
     plots.lines(
@@ -645,7 +658,7 @@ confidence, right = torch.cat(confidence), torch.cat(right)
 
 # %%
 edges = (0, 0.05, 0.15, 0.3, 0.5, 0.7, 0.9, 1.01)
-bins = [(confidence >= a) & (confidence < b) for a, b in zip(edges, edges[1:])]
+bins = [(confidence >= a) & (confidence < b) for a, b in pairwise(edges)]
 bins = [at for at in bins if at.any()]
 points = [(confidence[at].mean().item(), right[at].mean().item()) for at in bins]
 show(
@@ -797,7 +810,9 @@ more = tokens_a_round(results["tree of 20"]) / tokens_a_round(results["chain of 
 dearer = predicted["tree of 20"] / predicted["chain of 4"] * more
 print(f"the tree emits {more:.2f} times as many tokens a round, ", end="")
 print(f"and a round costs {here(f'{dearer:.2f}')} times as much")
-print("so the faster of the two here should be:", here(min(list(predicted)[::2], key=predicted.get)))
+print(
+    "so the faster of the two here should be:", here(min(list(predicted)[::2], key=predicted.get))
+)
 
 # %% [markdown]
 # Now run them: two requests, all four ways and plain decoding in turn, so that whatever else this machine does hits all alike. `ms.stream` gives
@@ -855,10 +870,9 @@ for name in ("chain of 4", "dynamic, as shipped"):
         for p in prompts[:2]
     ]
     rounds = [round for one in many for round in one.trace.rounds]
-    drawn = any(round.tree.q is not None for round in rounds)
     tokens = sum(len(round.emitted) for round in rounds) / len(rounds)
-    rule = "drawn from q" if drawn else "the likeliest"
-    print(f"{name:<20} guesses: {rule:<14} {tokens:.2f} tokens a round")
+    rule = "drawn from q" if plans[name].tree is None else "the likeliest"
+    print(f"{name:<20} guesses {rule}: {tokens:.2f} tokens a round")
 
 # %% [markdown]
 # ## What pays
