@@ -10,7 +10,7 @@
 # from a cost curve whether a large tree or a short chain is faster on your machine.
 #
 # **You should know** the loop *draft, verify, accept* (02), acceptance at a temperature (03), and trees of candidates with their ancestor
-# mask (05). **Time:** 60 minutes, of which two or three are computing. **Needs:** a CPU. With a GPU, change one line in the next cell.
+# mask (05). **Time:** 60 minutes, of which two are computing. **Needs:** a CPU. With a GPU, change one line in the next cell.
 
 # %%
 import copy
@@ -79,8 +79,8 @@ show(
 
 # %% [markdown]
 # A drafter that sees only the feature of the root has one input for all three branches, and can give one answer. Whatever it answers is
-# wrong on the other branches. A drafter that also sees *which token came out* knows its branch. Li et al. 2024a (EAGLE, section 3.1) call
-# this the uncertainty of features: where the text stands is in the feature; which way sampling went is in the token, and nowhere else.
+# wrong on the other branches. A drafter that also sees *which token came out* knows its branch. Li et al. 2024a (EAGLE) call this the
+# uncertainty of features: where the text stands is in the feature; which way sampling went is in the token, and nowhere else.
 #
 # How much is that worth? No training is needed to find out, for the best that any layer could do follows from the target itself. Let *x* be
 # the next token and *y* the one after it. A drafter proposes *y*, and at temperature 1 it is accepted with probability p(*y*) (03). So at best:
@@ -115,7 +115,8 @@ print(f"    the layer does not:                     {blind:.2f}")
 assert all(a >= b - 1e-6 for a, b in both)
 
 # %% [markdown]
-# No training, no width and no data can lift a drafter of the second kind above the second number. Medusa's second head is one.
+# No training, no width and no data can lift a drafter of the second kind above the second number. Medusa's first head is of that kind: it guesses
+# the second token ahead from the feature alone. (The numbers are those of this text; elsewhere the gap is wider or narrower.)
 #
 # At temperature 0 only one token comes out, so in principle the feature settles everything. But then a layer that does not see the token
 # has to find it out by itself, which is work that the target's output matrix does with 28 million weights. Either way: give it the token.
@@ -144,12 +145,13 @@ for j in range(4):
     print(f"-> feature of {after:<6} -> guess {guess:<6} learnt from: {learnt}")
 
 # %% [markdown]
-# Place 2 has an input, but what it should guess lies beyond the text: its target would be rubbish. A public trainer of EAGLE had the mask
-# of the places *not* moved along with the targets, and learnt from exactly that rubbish. A table for four tokens finds it.
+# Place 2 has an input, but what it should guess lies beyond the text: its target would be rubbish. EAGLE's own trainer once did not move the
+# mask of the places along with the targets, and learnt from exactly that rubbish (EAGLE, issue 317). A table for four tokens finds it.
 #
 # **And if the feature is not shifted?** Then place *j* reads the feature of token *j* and token *j*, which is in that feature already. The guess
-# is still due for token *j* + 2. The layer is asked to predict past a token that it was never shown: it has to guess which one was sampled,
-# and what comes after it, at once. That is Medusa's second head again, and the second number above is its limit. We train both kinds below.
+# is still due for token *j* + 2. The layer is asked to predict past a token that it was never shown: it has to guess, at once, which one was
+# sampled and what comes after it. It predicts before it has seen which branch was taken. That is Medusa's first head again, and the second
+# number above is its limit. We train both kinds below.
 #
 # ## The layer
 #
@@ -193,8 +195,8 @@ class Layer(nn.Module):
 
 # %% [markdown]
 # (`rotate` and `model.angles` give each position its angle, as in the target. Three queries share a key, as there. There is no norm
-# before the attention and none at the end: that is EAGLE-1's shape. A public engine once had both norms, and dropped a residual
-# connection besides; the weights loaded without a word, and acceptance fell to a quarter.)
+# before the attention and none at the end: that is EAGLE-1's shape. An engine once had extra norms and lacked a residual connection; the
+# weights loaded without a word, and acceptance was .13 instead of .57: vLLM, pull request 11672.)
 #
 # At the start the layer should do no harm: `fc` hands the feature through, and both branches add nothing.
 
@@ -429,9 +431,9 @@ print(f"held-out loss: {here(f'{mine:.2f}')} shifted, {here(f'{other:.2f}')} not
 print("clearly lower when shifted:          ", verdict(mine < other - 0.15))
 
 # %% [markdown]
-# After some seconds a single layer guesses many of the tokens that thirty layers are going to write, on texts that it has never seen. It can,
-# because the thirty layers have done their work already: what they know about the text is in the feature. And the layer that is not
-# shifted learns too, but less. It is not broken; it was given a harder question.
+# After some seconds a single layer guesses part of what thirty layers are going to write, in texts that it has never seen. It can, because
+# the thirty layers have done their work already: what they know about the text is in the feature. And the layer that is not shifted learns
+# too, but less. It is not broken; it was given a harder question.
 #
 # ## It drafts, and the package agrees
 #
@@ -467,9 +469,9 @@ print("accepted of 3, by round:", here(" ".join(map(str, by_package))))
 # %% [markdown]
 # ## Drift
 #
-# Look at those rounds. The first guess is right now and then; a second one hardly ever. The reason is in `draft`: from the second step
-# on, the layer reads **its own output** where it was trained to read a feature of the target. That output was made to give good logits, and
-# nothing more. It lies where no feature lies. This is drift: guessed features lead to worse guessed features.
+# Look at those rounds. Hardly any accepts more than one guess. The reason is in `draft`: from the second step on, the layer reads **its own
+# output** where it was trained to read a feature of the target. That output was made to give good logits, and nothing more. It lies where no
+# feature lies. This is drift: guessed features lead to worse guessed features.
 #
 # EAGLE-1 holds against it with a second loss, which pulls the output towards the true feature. EAGLE-3 drops that loss and instead trains
 # the layer **on what it will read** (Li et al. 2025, section 3: *training-time test*): unroll a few steps during training, feed each step the
@@ -548,8 +550,8 @@ print("own features better at position 2:", verdict(b[1] > 1.5 * a[1]))
 # - **Three hidden states instead of one.** If the output need not equal the last feature, then the input need not be the last feature either.
 #   A low, a middle and a high hidden state of the target are fused by a matrix, 3 × width to width. The last one is made for the very next
 #   token; the others still hold more. Attention reads embedding and feature side by side, each after a norm; only the feature goes on past it.
-# - **An output matrix of its own** over the most frequent ids (already so in their code for speed): most of a small head's time would
-#   otherwise go into a matrix product over the whole vocabulary.
+# - **An output matrix of its own**, over the most frequent ids only. The whole vocabulary would mean 28 million weights to read for each guess,
+#   several times as many as the rest of the head has.
 #
 # The head that ships with the package is of this kind, trained by `minispec train eagle`.
 
@@ -629,8 +631,8 @@ print(f"tokens a round: {tokens_a_round(chain):.2f} and {tokens_a_round(stale):.
 
 # %% [markdown]
 # Only accepted tokens leave stale entries behind, so the damage grows with acceptance and with the length of the answer. On six short answers
-# the two may hardly differ. An engine that kept stale entries measured 8 to 15% fewer accepted tokens (vLLM, issue 14649). And to read the
-# accepted tokens again costs next to nothing: they go through the head in the same pass as the pending token.
+# the two may hardly differ. An engine that kept stale entries measured 8 to 15% fewer accepted tokens (vLLM, issue 14649; its head and its texts
+# were others). And to read the accepted tokens again costs next to nothing: they go through the head in the same pass as the pending token.
 #
 # ## Trees
 #
@@ -767,7 +769,7 @@ for name, rounds in results.items():
     print(f"{name:<20} {tokens_a_round(rounds):.2f} tokens a round, {nodes:4.1f} nodes a round")
 
 # %% [markdown]
-# The tree of twenty emits the most tokens a round, as it must: it holds the most guesses. Is it the fastest?
+# The tree of twenty holds the most guesses and emits the most tokens a round. Is it the fastest?
 #
 # ## Predict before you run
 #
@@ -851,9 +853,9 @@ print(f"faster of the two: predicted {here(first)}, measured {here(second)}")
 # (On two requests the tokens a round are not quite those of the six, and a busy machine adds its own noise. If the two predictions lay
 # close together, the measurement may come out either way.)
 #
-# On a machine whose curve is flat up to twenty-one tokens, a GPU with one request, a tree costs hardly more than a chain and its extra tokens
-# are free. Where each further token in the pass costs time, most of the twenty are paid for and thrown away. That is why the shipped head sizes its
-# tree by a curve.
+# Where the curve is flat up to twenty-one tokens, the tree's pass costs no more than the chain's, and its extra tokens are free. Where each
+# further token in the pass costs time, most of the twenty are paid for and thrown away. That is why the shipped head sizes its tree by a curve,
+# and does so anew in each round.
 #
 # ## Nothing is lost
 #
@@ -891,13 +893,14 @@ print(f"{recipe['steps']:,} updates of {recipe['batch']} texts, {recipe['unroll'
 print(f"accepted at positions 1, 2, ... of held-out texts: {rates}")
 
 # %% [markdown]
-# (How long that took on one core, and what else was tried, stands in the head's card, `minispec/weights/eagle.md`, and in `training/README.md`.) The
-# head that you trained above has seen far less still, and already drafts. A better one needs no new idea, only more text and time.
+# (How long that took on one core, and what else was tried, stands in the head's card, `minispec/weights/eagle.md`, and in `training/README.md`.)
+# The head that you trained above has seen far less still, and already drafts. A better one needs no new idea, only more text and time.
 #
 # ## Summary
 #
 # - EAGLE drafts with one small layer over the target's features. The feature says where the text stands, the token says which way it went.
-# - Feature *j* is paired with token *j* + 1. Unshifted, the layer has to guess past a token that it never saw; its ceiling is lower, and nothing crashes.
+# - Feature *j* is paired with token *j* + 1. Unshifted, the layer has to guess past a token that it never saw; its ceiling is lower, and nothing
+#   crashes.
 # - An oracle in the layer's place must be accepted always: it tests features, tokens, positions and cache in one go.
 # - From its second step on, the layer reads its own output. Trained on true features only, it drifts; unrolled training gives it what it will read,
 #   under a mask of one triangle and diagonals.
@@ -907,8 +910,8 @@ print(f"accepted at positions 1, 2, ... of held-out texts: {rates}")
 #
 # ## Questions
 #
-# **1.** In a colleague's trainer, place *j* reads feature *j* and token *j*, and learns token *j* + 2. The loss falls, nothing crashes. What is the layer
-# asked to do, and how would you notice?
+# **1.** In a colleague's trainer, place *j* reads feature *j* and token *j*, and learns token *j* + 2. The loss falls, nothing crashes. What is
+# the layer asked to do, and how would you notice?
 #
 # <details><summary>Answer</summary>
 #
@@ -918,8 +921,8 @@ print(f"accepted at positions 1, 2, ... of held-out texts: {rates}")
 #
 # </details>
 #
-# **2.** On machine A a pass over 5 tokens costs 1.2 and one over 21 tokens 1.3 times a pass over one; on machine B 1.2 and 2.6 times. Drafting costs 0.1
-# passes either way. The tree of 20 emits 1.3 times as many tokens a round as the chain of 4. Which is faster where?
+# **2.** On machine A a pass over 5 tokens costs 1.2 and one over 21 tokens 1.3 times a pass over one; on machine B 1.2 and 2.6 times. Drafting
+# costs 0.1 passes either way. The tree of 20 emits 1.3 times as many tokens a round as the chain of 4. Which is faster where?
 #
 # <details><summary>Answer</summary>
 #
