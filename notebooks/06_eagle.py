@@ -367,7 +367,7 @@ def loss(layer, one, steps=1, shift=1):
 
 
 def train(layer, count, steps=1, shift=1, rate=1e-3, seed=0):
-    """`count` updates, a text each; the learning rate rises for ten of them, then falls to a tenth."""
+    """`count` updates, a text each; the learning rate rises for ten, then falls to a tenth."""
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(layer.parameters(), lr=rate, betas=(0.9, 0.95))
     for step, i in enumerate(torch.randint(len(learn), (count,), generator=generator).tolist()):
@@ -736,8 +736,8 @@ tree = rounds[shown].tree
 tokens, parents = tree.tokens[0].tolist(), tree.parents[0].tolist()
 show(
     plots.tree(parents, [word(token) for token in tokens], rounds[shown].path, word(text[-1])),
-    alt="A tree of sixteen nodes, deep where the head was sure and broad where it was not; one path "
-    "is filled: the target accepted it.",
+    alt="A tree of sixteen nodes, deep where the head was sure and broad where it was not; one "
+    "path is filled: the target accepted it.",
     numbers=f"round {shown + 1}: {len(tokens)} nodes, {len(rounds[shown].accepted)} accepted",
 )
 
