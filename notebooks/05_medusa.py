@@ -10,8 +10,8 @@
 # cost curve; say exactly what *typical acceptance* does to the law of a text.
 #
 # **You should know** the loop *draft, verify, accept* (notebook 02) and what lossless means at a temperature (notebook 03, and the end of
-# 04). **Time:** 45 minutes, of which two are computing. **Needs:** a CPU, and a clone of the repository: the text to train on lies in its
-# folder `training/`. Nothing here is large enough for a GPU.
+# 04). **Time:** 45 minutes, of which two are computing. **Needs:** a CPU. Nothing here is large
+# enough for a GPU.
 
 # %%
 from itertools import product
@@ -49,22 +49,14 @@ def words(tokens):
 # that costs a few small matrix products, with no cache of its own.
 #
 # What should the guesses be compared with? With what **this target** writes. Its own answers are the right text to learn from (the
-# paper calls that self-distillation, section 2.3.2), and the repository holds some, with their prompts. A few dozen short ones, written at
-# temperature 0, will do. Every 21st text of the file is held out: it measures drafters and has never trained one.
+# paper calls that self-distillation, section 2.3.2), and the package holds some, with their prompts. A few dozen short ones, written at
+# temperature 0, will do. Eleven are held out: they measure heads, here and in the package, and have never trained one.
 
 # %%
 from minispec.train.data import Corpus
 
-file = Path(ms.__file__).parents[1] / "training" / "text.npz"  # in the repository
-
-
-# %%
-def short(text):
-    return text.temperature == 0 and len(text.prompt) < 60 and 80 <= len(text.answer) <= 200
-
-
-learn, held = (list(filter(short, texts)) for texts in Corpus.load(file).split())
-learn, held = learn[:32], held[:11]
+texts = Corpus.load(Path(ms.__file__).parent / "data" / "texts.npz").texts
+learn, held = texts[:32], texts[32:43]
 for name, texts in (("to learn from", learn), ("held out", held)):
     print(
         f"{name}: {len(texts)} texts, {sum(len(text.answer) for text in texts)} tokens of answers"

@@ -14,7 +14,6 @@
 
 # %%
 import copy
-import tempfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -292,24 +291,15 @@ assert set(exact) == {4} and max(late) < 4
 # %% [markdown]
 # ## Training one layer, live
 #
-# The layer has to guess what this target writes, so it learns from text that this target wrote: `training/text.npz` in the repository. A
-# few dozen short texts must do here, half of them greedy, half sampled at temperature 0.8, and the 1,024 ids that are most frequent in
-# them. (Where only the package is installed, as on Colab, the target first writes some texts itself. That takes a few minutes.)
+# The layer has to guess what this target writes, so it learns from text that this target wrote, a sample of the text that the shipped
+# drafters learnt from. A few dozen short texts must do here, half of them greedy, half sampled at temperature 0.8, and the 1,024 ids that
+# are most frequent in them.
 
 # %%
-from minispec.train.data import Corpus, write_corpus
+from minispec.train.data import Corpus
 from minispec.train.draft import frequent_ids
 
-file = Path(ms.__file__).parents[1] / "training" / "text.npz"
-if file.exists():
-    corpus = Corpus.load(file)
-else:
-    file = Path(tempfile.mkdtemp()) / "text.npz"
-    corpus = write_corpus(target, file, tokens=9000, batch=64, max_new_tokens=90, seed=0)
-short = [t for t in corpus.texts if len(t.prompt) < 70 and 40 < len(t.answer) < 100]
-short = [t for t in short if t.kind != "own"]
-greedy, sampled = ([t for t in short if (t.temperature > 0) == hot][:22] for hot in (0, 1))
-texts = [text for pair in zip(greedy, sampled) for text in pair]
+texts = Corpus.load(Path(ms.__file__).parent / "data" / "texts.npz").texts[43:]
 ids = frequent_ids(texts[12:], 1024, len(target.tokenizer)).to(device)
 rows = model.lm_head.weight[ids]  # [1024, width]
 print(f"{len(texts)} texts, {sum(len(text.answer) for text in texts)} tokens of answers")
