@@ -137,8 +137,11 @@ def build_parser() -> argparse.ArgumentParser:
     report.set_defaults(run=run_report)
 
     export = commands.add_parser("export", help="write a drafter as a folder that other software opens")
-    export.add_argument("drafter", choices=["draft"])
+    export.add_argument("drafter", choices=TRAINED)
     export.add_argument("folder", metavar="DIR", help="a new folder")
+    export.add_argument(
+        "--layout", choices=["vllm", "speculators", "original"], default="vllm", help="who is to open it (default: vllm)"
+    )
     export.add_argument("--source", metavar="PATH", help="the drafter's folder (default: the one shipped)")
     add_model_options(export)
     export.set_defaults(run=run_export, dtype="bfloat16")
@@ -593,13 +596,13 @@ def run_export(args: argparse.Namespace) -> None:
     from pathlib import Path
 
     from minispec import hub
-    from minispec.checkpoints import export_draft, load_drafter
+    from minispec.checkpoints import check_layout, export_drafter, load_drafter
 
+    check_layout(args.drafter, args.layout)
     lm = hub.load(args.model, args.device, args.dtype)
-    drafter: Any = load_drafter(args.drafter, lm, args.source)
-    export_draft(drafter, lm, Path(args.folder))
+    export_drafter(load_drafter(args.drafter, lm, args.source), lm, Path(args.folder), args.layout)
     print(args.folder)
-    print(f"open it with transformers, or here: minispec generate --method draft --drafter {args.folder}", file=sys.stderr)
+    print(f"it opens here too: minispec generate --method {args.drafter} --drafter {args.folder}", file=sys.stderr)
 
 
 def run_grade(args: argparse.Namespace) -> None:

@@ -183,31 +183,32 @@ def load_weights(
     device: torch.device,
     dtype: torch.dtype,
     shared: dict[str, Tensor] | None = None,
-    extra: Sequence[str] = (),
     names: Callable[[str], list[str]] | None = None,
+    tensors: dict[str, Tensor] | None = None,
 ) -> None:
     """Fill `model` (on the meta device) tensor by tensor, so that no second copy of the weights is ever held.
 
-    `shared`: tensors to use as they are, which `folder` then lacks; `extra`: tensors in it that are no weights; `names`:
-    what makes up one of our tensors there (default: `checkpoint_names`).
+    `shared`: tensors to use as they are, which `folder` then lacks; `names`: what makes up one of our tensors there
+    (default: `checkpoint_names`); `tensors`: what was read of it already (default: its safetensors files).
     Raises ValueError if a tensor is missing, left over or of the wrong shape, or a file is damaged.
     """
     from safetensors import SafetensorError, safe_open
 
     names = names or checkpoint_names
     files = sorted(folder.glob("*.safetensors"))
-    if not files:
+    if not files and tensors is None:
         raise ValueError(f"{folder} holds no .safetensors file; convert the weights to safetensors first")
     try:
-        opened = [safe_open(file, framework="pt", device="cpu") for file in files]
-        place = {name: file for file in opened for name in file.keys()}  # noqa: SIM118 (not a dict)
-        left = set(place) - set(extra)
+        opened = [safe_open(file, framework="pt", device="cpu") for file in files] if tensors is None else []
+        place = {name: file.get_tensor for file in opened for name in file.keys()}  # noqa: SIM118 (not a dict)
+        place |= dict.fromkeys(tensors or {}, (tensors or {}).__getitem__)
+        left = set(place)
 
         def read(name: str) -> Tensor:
             if name not in place:
                 raise ValueError(f"the weights in {folder} lack {name}")
             left.discard(name)
-            return place[name].get_tensor(name).to(device, dtype)
+            return place[name](name).to(device, dtype)
 
         filled = dict(shared or {})
         for name, empty in model.state_dict().items():
@@ -275,8 +276,11 @@ def toy(
     return LanguageModel(model, None, frozenset() if eos_id is None else frozenset([eos_id]), None, "toy")
 
 
-def fetch(name: str = DEFAULT) -> Path:
-    """The folder of a model's files, downloaded if they are not there yet. Raises ValueError, with what to do, if not."""
+def fetch(name: str = DEFAULT, also: Sequence[str] = ()) -> Path:
+    """The folder of a model's files, downloaded if they are not there yet. Raises ValueError, with what to do, if not.
+
+    `also`: patterns of further files to bring from the hub.
+    """
     if name == DEFAULT:
         return fetch_default()
     if name and Path(name).is_dir():
@@ -286,7 +290,7 @@ def fetch(name: str = DEFAULT) -> Path:
         raise ValueError(f"{wrong}; use {DEFAULT}, a hub id such as owner/name, or an existing folder")
     from huggingface_hub import snapshot_download
 
-    patterns = ["*.json", "*.safetensors", "tokenizer.model", "*.jinja"]
+    patterns = ["*.json", "*.safetensors", "tokenizer.model", "*.jinja", *also]
     try:
         return Path(snapshot_download(name, allow_patterns=patterns))
     except Exception as error:  # the hub's errors have no common base

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import minispec as ms
-from minispec.checkpoints import export_draft, load_own_draft, save_draft
+from minispec.checkpoints import export_draft, save_draft
+from minispec.checkpoints.draft import load_own_draft
 from minispec.train import fit as fitting
 from minispec.train import teacher
 from minispec.train.data import Text

@@ -42,7 +42,8 @@ class EagleNet(Transformer):
 
     `layers_read`: the target's hidden states that it fuses. `vocabulary` [ids]: what it can draft, in ascending order.
     EAGLE-1 has no norms of its own beside the one before its MLP, reads the last hidden state, and drafts with the target's
-    output matrix, or the rows of it that `vocabulary` names.
+    output matrix, or the rows of it that `vocabulary` names. Of published EAGLE-3 heads some keep the normed feature as
+    residual stream (`config.norm_before_residual`), some take their output normed for the next feature (`norm_output`).
     """
 
     vocabulary: Tensor
@@ -50,6 +51,8 @@ class EagleNet(Transformer):
     def __init__(self, config: Any, layers_read: Sequence[int], vocabulary: Tensor, eagle: int = 3):
         super().__init__(config)
         self.eagle, self.layers_read, width = eagle, tuple(layers_read), config.hidden_size
+        self.normed_residual = getattr(config, "norm_before_residual", False)
+        self.normed_output = getattr(config, "norm_output", False)
         if eagle == 3:
             self.layers[0] = EagleBlock(config)
             self.fc = nn.Linear(len(self.layers_read) * width, width, bias=False)
@@ -79,17 +82,19 @@ class EagleNet(Transformer):
     def block(self, feature: Tensor, embedding: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
         """The layer around its attention: feature and embedding [batch, time, width] -> the next feature."""
         block: Any = self.layers[0]
-        if self.eagle == 3:  # attention reads both, normed; the feature as it is goes past it
-            both = torch.cat((block.input_layernorm(embedding), block.hidden_norm(feature)), -1)  # [.., 2 * width]
-            x = feature + attend(both)
+        if self.eagle == 3:  # attention reads both, normed; the feature, mostly as it is, goes past it
+            normed = block.hidden_norm(feature)
+            both = torch.cat((block.input_layernorm(embedding), normed), -1)  # [.., 2 * width]
+            x = (normed if self.normed_residual else feature) + attend(both)
         else:
             x = self.fc(torch.cat((embedding, feature), -1))
             x = x + attend(x)
-        return x + block.mlp(block.post_attention_layernorm(x))
+        x = x + block.mlp(block.post_attention_layernorm(x))
+        return self.norm(x) if self.normed_output else x
 
     def logits(self, state: Tensor) -> Tensor:
         """Logits [..., ids of `vocabulary`] of the token after the one whose feature is `state` [..., width]."""
-        return self.lm_head(self.norm(state))
+        return self.lm_head(state if self.normed_output else self.norm(state))
 
 
 class Eagle:
