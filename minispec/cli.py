@@ -120,6 +120,7 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_argument("--drafter", metavar="PATH", help="folder or hub id for the method draft (default: shipped)")
     bench.add_argument("--peers", choices=["transformers"], help="measure transformers' own counterparts in turn")
     bench.add_argument("--compile", action="store_true", help="every method compiled too: graphs on CUDA, packed weights")
+    bench.add_argument("--served", metavar="DIR", help="beside what benchmarks/serve.sh measured of a server")
     bench.add_argument("--requests", metavar="FILE", help="JSON lines as in minispec/data/requests.jsonl (default)")
     bench.add_argument("--limit", type=int, default=24, metavar="N", help="requests, spread over the file (default: 24)")
     bench.add_argument("--batch", default="1", metavar="SIZES", help="batch sizes, such as 1,4,16 (default: 1)")
@@ -134,6 +135,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     report = commands.add_parser("report", help="tables and figures, once more, from a file that bench wrote")
     report.add_argument("file", metavar="FILE", help="tables go to stdout and FILE.md, figures into the folder FILE")
+    report.add_argument("--served", metavar="DIR", help="beside what benchmarks/serve.sh measured of a server")
     report.set_defaults(run=run_report)
 
     export = commands.add_parser("export", help="write a drafter as a folder that other software opens")
@@ -523,9 +525,11 @@ def run_bench(args: argparse.Namespace) -> None:
     from minispec.audit import REQUESTS, read_requests, spread
     from minispec.bench import bench, is_complete, read_result, write_json
     from minispec.sampling import Sampling
+    from minispec.served import read_served
 
     for temperature in temperatures:
         Sampling(temperature)
+    served = read_served(Path(args.served)) if args.served else None
     file, begun = Path(args.out), None
     if not file.parent.is_dir():
         raise ValueError(f"the folder {file.parent} does not exist; make it first")
@@ -562,6 +566,8 @@ def run_bench(args: argparse.Namespace) -> None:
         begun=begun,
         save=lambda result: write_json(result, file),
     )
+    if served:
+        write_json(result := result | {"served": served}, file)
     show_result(result, file)
 
 
@@ -576,8 +582,12 @@ def run_report(args: argparse.Namespace) -> None:
     from pathlib import Path
 
     from minispec.bench import read_result
+    from minispec.served import read_served
 
-    show_result(read_result(Path(args.file)), Path(args.file))
+    result = read_result(Path(args.file))
+    if args.served:
+        result["served"] = read_served(Path(args.served))
+    show_result(result, Path(args.file))
 
 
 def show_result(result: dict[str, Any], file: Path) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from minispec.bench import AUTOREGRESSIVE, COLUMNS, Rehearsed
+from minispec.served import beside
 from minispec.theory import Cost, CostModel, fixed_length, interpolated, oracle
 
 if TYPE_CHECKING:
@@ -215,6 +216,9 @@ def report(result: dict[str, Any], per_request: bool = False) -> str:
             blocks += [f"Batch {batch}, temperature {temperature:g}:", markdown(by_method(result, batch, temperature))]
             blocks += [markdown(latency(result, batch, temperature)), markdown(acceptance(result, batch, temperature))]
             blocks += [markdown(by_kind(result, temperature))] if batch == 1 else []
+    if "served" in result:
+        blocks += ["Beside a server (a batch starts together; a server's requests wait in its queue):"]
+        blocks += [markdown(beside(result))]
     if rehearsed(result):
         blocks += ["What the drafts allow, at batch 1:", markdown(limits(result))]
     curve = ", ".join(f"{n}: {1e3 * s:.1f}" for n, s in Bounds(result).curve.items())

@@ -1,6 +1,7 @@
 """The benchmark: every method has its turn, what is counted is right, a stop loses nothing, tables add up by hand."""
 
 import json
+import statistics
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 import minispec as ms
 from minispec import bench, figures, peers, report
+from minispec.served import read_served
 
 REQUESTS = [
     {"id": f"r{i}", "kind": kind, "messages": torch.tensor(ids), "max_new_tokens": 30}
@@ -286,3 +288,43 @@ def test_the_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
         bench.write_json({"a": 2}, tmp_path / "r.json")
     monkeypatch.undo()
     assert json.loads((tmp_path / "r.json").read_text()) == {"a": 1}
+
+
+SERVED = {"method": "eagle", "load": "c4", "dtype": "float32", "vllm": "0.32.0", "completed": 4, "output_throughput": 51.5}
+SERVED |= {"mean_queue_ms": 2.5, "median_ttft_ms": 88.0, "p99_ttft_ms": 120.0, "median_tpot_ms": 31.25}
+
+
+def test_a_servers_runs_stand_in_the_same_table(result, tmp_path):
+    for load, method, more in (
+        ("c4", "eagle", {"spec_decode_acceptance_length": 1.75}),
+        ("c4", "plain", {}),
+        ("c16", "plain", {}),
+        ("r0.5", "eagle", {}),
+    ):
+        (tmp_path / f"{method}-{load}.json").write_text(json.dumps(SERVED | {"load": load, "method": method} | more))
+    served = read_served(tmp_path)
+    assert [(run["load"], run["method"]) for run in served] == [
+        ("c4", "plain"),
+        ("c4", "eagle"),
+        ("c16", "plain"),
+        ("r0.5", "eagle"),
+    ]
+    lines = report.report(result | {"served": served}).splitlines()
+    assert "| vLLM 0.32.0 | 4 at a time | eagle | 51.5 | 2.5 | 88 | 120 | 31.2 | 1.75 |" in lines
+    assert "| vLLM 0.32.0 | 0.5 a second | eagle | 51.5 | 2.5 | 88 | 120 | 31.2 | 1.00 |" in lines
+    ours = [line.split(" | ") for line in lines if line.startswith("| minispec | batch 3 | ngram")]
+    runs = [run for run in result["runs"] if (run["method"], run["batch"], run["temperature"]) == ("ngram", 3, 0)]
+    assert float(ours[0][3]) == pytest.approx(
+        sum(20 * len(r["tokens"]) for r in runs) / sum(r["seconds"] for r in runs), 0.01
+    )
+    each = statistics.median(1e3 * (run["seconds"] - run["ttft_s"]) / 19 for run in runs)
+    assert float(ours[0][7]) == pytest.approx(each, abs=0.1)
+    for name, content, message in (
+        ("bad.json", json.dumps({"method": "eagle"}), "bad.json is no result"),
+        ("bad.json", "{", "bad.json is no result"),
+    ):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(ValueError, match=message):
+            read_served(tmp_path)
+    with pytest.raises(ValueError, match="holds no result"):
+        read_served(tmp_path / "nowhere")
