@@ -429,7 +429,7 @@ BROKEN_EAGLE = {
         "3",
         {},
         lambda t: without(t, "midlayer.hidden_norm.weight"),
-        "lack layers.0.hidden_norm.weight",
+        "lack midlayer.hidden_norm.weight",
     ),
     "a layer's matrix is missing": (
         "1",

@@ -68,10 +68,10 @@ def read_eagle(folder: Path, lm: LanguageModel) -> tuple[EagleNet, dict[str, Any
     Raises ValueError, naming the cause, for what is not there whole, contradicts itself or does not fit `lm`.
     """
     stored, tensors = read_config(folder, "EAGLE head"), read_tensors(folder, "EAGLE head")
-    tensors = {name.removeprefix("model.").replace("midlayer.", "layers.0."): weight for name, weight in tensors.items()}
-    if "fc.weight" not in tensors or not any(name.startswith("layers.0.") for name in tensors):
+    names = original_names if any(name.startswith("midlayer.") for name in tensors) else layer_names
+    if "fc.weight" not in tensors or not any(name.startswith(("midlayer.", "layers.0.")) for name in tensors):
         raise ValueError(f"{folder} holds no EAGLE head: its weights lack fc.weight, or a layer")
-    eagle = 3 if "layers.0.hidden_norm.weight" in tensors or "norm.weight" in tensors else 1
+    eagle = 3 if names is original_names or "norm.weight" in tensors or "layers.0.hidden_norm.weight" in tensors else 1
     config = layer_config(folder, stored, eagle)
     size, own, theirs = config.vocab_size, stored.get("minispec", {}), lm.model.config
     if (size, config.hidden_size) != (theirs.vocab_size, theirs.hidden_size):
@@ -98,7 +98,7 @@ def read_eagle(folder: Path, lm: LanguageModel) -> tuple[EagleNet, dict[str, Any
     if eagle == 1:
         head = lm.model.lm_head.weight
         shared["lm_head.weight"] = head if len(vocabulary) == size else nn.Parameter(head[vocabulary])
-    load_weights(net, folder, lm.model.device, lm.model.dtype, shared, names=unprefixed, tensors=tensors)
+    load_weights(net, folder, lm.model.device, lm.model.dtype, shared, names=names, tensors=tensors)
     net.vocabulary = vocabulary.to(lm.model.device)
     return net.eval().requires_grad_(False), own
 
@@ -173,18 +173,19 @@ def drafted(folder: Path, tensors: dict[str, Tensor], count: int, size: int) -> 
     return ids
 
 
-def unprefixed(name: str) -> list[str]:
-    """The tensors of a published head that make up ours, as `read_eagle` has renamed them."""
+def layer_names(name: str) -> list[str]:
+    """The tensors of a published head that make up ours: of EAGLE-1, and in the speculators layout."""
     return [part.removeprefix("model.") for part in checkpoint_names(name)]
 
 
 def original_names(name: str) -> list[str]:
-    return [part.replace("layers.0.", "midlayer.") for part in unprefixed(name)]
+    """The same for EAGLE-3 in the original layout."""
+    return [part.replace("layers.0.", "midlayer.") for part in layer_names(name)]
 
 
 def head_tensors(net: EagleNet, lm: LanguageModel, speculators: bool = False) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """What a head has of its own, under published names, and the map of what it drafts; d2t[i] = target id - i."""
-    tensors = dict(named_tensors(net, original_names if net.eagle == 3 and not speculators else unprefixed))
+    tensors = dict(named_tensors(net, original_names if net.eagle == 3 and not speculators else layer_names))
     if torch.equal(net.embed_tokens.weight, lm.model.embed_tokens.weight):
         del tensors["embed_tokens.weight"]  # the target's
     if net.eagle == 1:
