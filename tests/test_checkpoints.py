@@ -514,6 +514,25 @@ def test_a_copy_of_the_targets_embeddings_takes_no_memory_and_is_not_written(lm,
     assert "embed_tokens.weight" not in load_file(tmp_path / "out" / "model.safetensors")
 
 
+@pytest.mark.parametrize(
+    ("kind", "flag", "value"),
+    [
+        ("3", "hidden_size", "16"),
+        ("3", "draft_vocab_size", 5.0),
+        ("3", "eagle_config", [1]),
+        ("1", "bias", "false"),
+        ("1", "rms_norm_eps", "small"),
+        ("speculators", "transformer_layer_config", LLAMA | {"vocab_size": None, "intermediate_size": "x"}),
+        ("speculators", "eagle_aux_hidden_state_layer_ids", [2, 3, "4"]),
+        ("speculators", "eagle_aux_hidden_state_layer_ids", 2),
+    ],
+)
+def test_values_of_another_type_are_refused_by_name(lm, tmp_path, kind, flag, value):
+    config, tensors, file, _ = EAGLE[kind]
+    with pytest.raises(ValueError, match=f"says ({flag}|intermediate_size) = .* is no |no configuration .*{flag}"):
+        load_drafter("eagle", lm, write(tmp_path, config | {flag: value}, tensors, file))
+
+
 def test_a_shallow_target_needs_its_layers_named(tmp_path):
     config, tensors, file, _ = EAGLE["3"]
     with pytest.raises(ValueError, match="names no layers of the target, which has 4"):

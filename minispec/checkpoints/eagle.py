@@ -40,7 +40,7 @@ from minispec.checkpoints.files import (
 )
 from minispec.drafters.dynamic_tree import DynamicTree
 from minispec.drafters.eagle import Eagle, EagleNet
-from minispec.hub import LanguageModel, checkpoint_names, load_weights
+from minispec.hub import LanguageModel, checkpoint_names, first_line, load_weights
 from minispec.tree import grow
 
 BESIDE = ("minispec", "eagle_config", "eagle_aux_hidden_state_layer_ids", "draft_vocab_size", "target_hidden_size")
@@ -73,7 +73,7 @@ def read_eagle(folder: Path, lm: LanguageModel) -> tuple[EagleNet, dict[str, Any
         raise ValueError(f"{folder} holds no EAGLE head: its weights lack fc.weight, or a layer")
     eagle = 3 if names is original_names or "norm.weight" in tensors or "layers.0.hidden_norm.weight" in tensors else 1
     config = layer_config(folder, stored, eagle)
-    size, own, theirs = config.vocab_size, stored.get("minispec", {}), lm.model.config
+    size, own, theirs = config.vocab_size, stored.get("minispec") or {}, lm.model.config
     if (size, config.hidden_size) != (theirs.vocab_size, theirs.hidden_size):
         target = own.get("target") or f"a vocabulary of {size}, width {config.hidden_size}"
         raise ValueError(f"the EAGLE head in {folder} was trained for {target}, not for {lm.name}")
@@ -125,9 +125,11 @@ def layer_config(folder: Path, stored: dict[str, Any], eagle: int) -> Any:
         "Qwen2ForCausalLM" if flat.get("qkv_bias") else "LlamaForCausalLM"
     )  # Qwen2's attention: biases, but not at o_proj
     changes = {"architectures": [family], "num_hidden_layers": 1, "tie_word_embeddings": False}
-    config = LlamaConfig.from_dict(
-        {name: value for name, value in flat.items() if name not in (*BESIDE, "layer_types")} | changes
-    )
+    kept = {name: value for name, value in flat.items() if name not in (*BESIDE, "layer_types")}
+    try:
+        config = LlamaConfig.from_dict(kept | changes)
+    except Exception as error:  # transformers' own checks of values have no common base
+        raise ValueError(f"config.json in {folder} is no configuration of a layer ({first_line(error)})") from error
     config.norm_before_residual = eagle == 3 and bool(stored.get("norm_before_residual"))
     config.norm_output = kind is not None and bool(stored.get("norm_output"))
     config.bias = bool(stored.get("bias", True))  # of EAGLE-1's fc; absent means true, as in EAGLE's own code
@@ -165,7 +167,7 @@ def drafted(folder: Path, tensors: dict[str, Tensor], count: int, size: int) -> 
         if count != size:
             raise ValueError(f"the weights in {folder} lack d2t, but draft_vocab_size ({count}) is not vocab_size ({size})")
         return torch.arange(size)
-    if len(offsets) != count:
+    if offsets.shape != (count,):
         raise ValueError(f"d2t in {folder} has shape {list(offsets.shape)}, not {[count]}")
     ids = vocabulary_map(folder, "d2t", offsets + torch.arange(count), size)
     if inside is not None and (inside.shape != (size,) or sorted(ids.tolist()) != inside.nonzero().flatten().tolist()):

@@ -29,6 +29,15 @@ if TYPE_CHECKING:
 
 HEAD_FILES = ("medusa_lm_head.pt", "pytorch_model*.bin")  # where published heads are not in safetensors
 LARGEST = 64  # nodes of a tree
+COUNTS = ("medusa_num_heads", "medusa_num_layers", "num_heads", "num_hidden_layers", "hidden_size", "vocab_size")
+COUNTS += ("truncated_vocab_size", "draft_vocab_size", "target_hidden_size", "intermediate_size", "num_attention_heads")
+KINDS = {
+    int: (*COUNTS, "num_key_value_heads", "head_dim"),
+    bool: ("bias", "qkv_bias", "medusa_fc_bias", "original_lm_head", "norm_before_residual", "norm_output"),
+    dict: ("eagle_config", "transformer_layer_config", "minispec"),
+    list: ("eagle_aux_hidden_state_layer_ids",),
+}
+NAMES = {int: "whole number", bool: "true or false", dict: "object", list: "list of whole numbers"}
 
 
 def read_config(folder: Path, what: str) -> dict[str, Any]:
@@ -39,7 +48,19 @@ def read_config(folder: Path, what: str) -> dict[str, Any]:
         raise ValueError(f"{folder} holds no {what}: config.json cannot be read ({first_line(error)})") from error
     if not isinstance(config, dict):
         raise ValueError(f"{folder} holds no {what}: its config.json is not an object")
+    check_types(folder, config)
     return config
+
+
+def check_types(folder: Path, config: dict[str, Any]) -> None:
+    """Raise ValueError if a field that is read here holds another type than it should; null stands for absent."""
+    for name, value in config.items():
+        kind = next((kind for kind, names in KINDS.items() if name in names), None)
+        ids = not isinstance(value, list) or all(type(i) is int for i in value)
+        if kind is not None and value is not None and (type(value) is not kind or not ids):
+            raise ValueError(f"config.json in {folder} says {name} = {json.dumps(value)[:40]}, which is no {NAMES[kind]}")
+        if kind is dict and value:
+            check_types(folder, value)
 
 
 def read_tensors(folder: Path, what: str) -> dict[str, Tensor]:

@@ -64,8 +64,8 @@ def read_medusa(folder: Path, lm: LanguageModel) -> tuple[MedusaHeads, dict[str,
     if not counted:
         raise ValueError(f"{folder} holds no Medusa heads: no tensor is called {BLOCK[vllm].format(0, 0)}weight")
     count, depth = check_counts(folder, config, *counted)
-    own = config.get("minispec", {})
-    fits = config.get("vocab_size", size), config.get("hidden_size", width)
+    own = config.get("minispec") or {}
+    fits = config.get("vocab_size") or size, config.get("hidden_size") or width
     if fits != (size, width):
         target = own.get("target") or config.get("base_model_name_or_path") or f"a vocabulary of {fits[0]}, width {fits[1]}"
         raise ValueError(f"the Medusa heads in {folder} were trained for {target}, not for {lm.name}")
@@ -94,11 +94,10 @@ def read_medusa(folder: Path, lm: LanguageModel) -> tuple[MedusaHeads, dict[str,
                 if part == "weight" or biased:
                     wanted[theirs + part] = shape
                 mine[ours + part] = tensors.get(theirs + part, zero)
-    rows = {name: len(ids) for name in matrices}
     for name in matrices:  # vLLM cuts a matrix for all ids down to those of token_map
-        if vllm and name in tensors and len(tensors[name]) == size:
+        if vllm and name in tensors and tensors[name].shape == (size, width):
             tensors[name] = tensors[name][ids]
-    match(folder, tensors, wanted | {name: [n, width] for name, n in rows.items()})
+    match(folder, tensors, wanted | {name: [len(ids), width] for name in matrices})
 
     shared: Tensor | None = None
     if not matrices:
@@ -117,12 +116,12 @@ def read_medusa(folder: Path, lm: LanguageModel) -> tuple[MedusaHeads, dict[str,
 
 def check_counts(folder: Path, config: dict[str, Any], count: int, depth: int) -> tuple[int, int]:
     """Heads and blocks a head. The file may hold more heads than its configuration says, never fewer."""
-    said = config.get("medusa_num_heads", config.get("num_heads", count))
+    said = config.get("medusa_num_heads") or config.get("num_heads") or count
     if said > count:
         raise ValueError(f"config.json in {folder} says {said} heads, but the weights hold {count}")
     if said < count:
         say(f"config.json in {folder} says {said} heads; the weights hold {count}, and all are used")
-    blocks = config.get("medusa_num_layers", config.get("num_hidden_layers", depth))
+    blocks = config.get("medusa_num_layers") or config.get("num_hidden_layers") or depth
     if blocks != depth:
         raise ValueError(f"config.json in {folder} says {blocks} blocks a head, but the weights hold {depth}")
     return count, depth
