@@ -4,9 +4,9 @@
     VLLM/bin/python benchmarks/vllm_agreement.py generate runs/vllm   # in the environment of benchmarks/serve.sh
     python benchmarks/vllm_agreement.py compare runs/vllm             # ours, and the table
 
-Chains of three on both sides, greedy, in float32, one request at a time here and eight there; one method a call of
-`generate`. Where two texts part, the gap of the target's two best logits there says whether it is a tie. vLLM's mean
-acceptance length is 1 + accepted / drafts, counted by vLLM itself. What was done already is kept.
+Chains of three on both sides, greedy, in float32, eight requests at a time; one method a call of `generate`. Where two
+texts part, the gap of the target's two best logits there says whether it is a tie. vLLM's mean acceptance length is 1 +
+accepted / drafts, counted by vLLM itself. What was done already is kept.
 """
 
 from __future__ import annotations
@@ -82,17 +82,16 @@ def compare(folder: Path) -> None:
         if not file.exists():
             continue
         theirs = json.loads(file.read_text())
-        if not cache.exists():
-            name = method.partition("-")[0]
-            options: dict[str, Any] = {} if name == "draft" else {"tree": "chain"}
-            drafter = ms.load_drafter(name, lm, folder / method, num_tokens=NUM_TOKENS, **options)
-            runs = []
-            for prompt in job["prompts"]:
-                done = ms.generate(lm, torch.tensor(prompt["ids"]), drafter, max_new_tokens=job["tokens"])
+        name = method.partition("-")[0]
+        options: dict[str, Any] = {} if name == "draft" else {"tree": "chain"}
+        drafter = ms.load_drafter(name, lm, folder / method, num_tokens=NUM_TOKENS, **options)
+        ours = json.loads(cache.read_text()) if cache.exists() else []
+        while len(ours) < len(job["prompts"]):
+            prompts = [torch.tensor(prompt["ids"]) for prompt in job["prompts"][len(ours) : len(ours) + 8]]
+            for done in ms.generate_batch(lm, prompts, drafter, max_new_tokens=job["tokens"]):
                 rounds = [[len(r.drafted), len(r.accepted)] for r in done.trace.rounds]
-                runs.append({"tokens": done.tokens.tolist(), "rounds": rounds})
-            cache.write_text(json.dumps(runs))
-        ours = json.loads(cache.read_text())
+                ours.append({"tokens": done.tokens.tolist(), "rounds": rounds})
+            cache.write_text(json.dumps(ours))
         rounds = [r for run in ours for r in run["rounds"] if r[0]]
         mine = 1 + sum(accepted for _, accepted in rounds) / len(rounds)
         counts = theirs["counts"]
