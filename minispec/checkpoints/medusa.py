@@ -145,39 +145,40 @@ def original_config(net: MedusaHeads, lm: LanguageModel) -> dict[str, Any]:
 
 
 def export_medusa(drafter: Medusa, lm: LanguageModel, folder: Path, layout: str) -> None:
-    """Write heads in the `original` layout (which drafts all ids, whatever ours draft), or in vLLM's.
+    """Write heads in the `original` layout or in vLLM's. Others then draft all ids, whatever ours draft.
 
+    (vLLM 0.32 cannot open what its own layout allows: it takes token_map for a weight that was not loaded.)
     Raises ValueError if that layout cannot hold them.
     """
-    net, depth, size = drafter.net, len(list(drafter.net.blocks[0].children())), lm.model.config.vocab_size
+    net, depth, head = drafter.net, len(list(drafter.net.blocks[0].children())), lm.model.lm_head.weight
     config, tensors = original_config(net, lm), dict(net.blocks.state_dict())
-    if net.shared is None and len(net.vocabulary) < size:  # vLLM 0.32 gives each head's own matrix a row for every id
-        raise ValueError(f"heads with a matrix each, for {len(net.vocabulary)} ids only, have no place in this layout")
+    targets = net.shared is not None and torch.equal(net.shared, head[net.vocabulary])
+    if len(net.vocabulary) < len(head) and not targets:
+        raise ValueError(f"heads for {len(net.vocabulary)} ids, by a matrix of their own, have no place in this layout")
     if layout == "original":
-        if net.shared is not None and not torch.equal(net.shared, lm.model.lm_head.weight[net.vocabulary]):
+        if net.shared is not None and not targets:
             raise ValueError("heads that share a matrix that is not the target's have no place in the original layout")
-        tensors |= {f"{i}.{depth}.weight": head.weight for i, head in enumerate(net.lm_heads)}  # pyright: ignore
+        tensors |= {f"{i}.{depth}.weight": own.weight for i, own in enumerate(net.lm_heads)}  # pyright: ignore
         with new_folder(folder) as part:
             write_folder(part, tensors, {}, config, "medusa_lm_head.pt", lm.model.dtype)
         return
     split = {name: name.split(".") for name in tensors}  # 2.0.linear.bias -> blocks.2.layers.0.bias
     tensors = {f"blocks.{i}.layers.{at}.{part}": tensors[name] for name, (i, at, _, part) in split.items()}
     if net.shared is None:
-        tensors |= {f"lm_heads.{i}.weight": head.weight for i, head in enumerate(net.lm_heads)}  # pyright: ignore
+        tensors |= {f"lm_heads.{i}.weight": own.weight for i, own in enumerate(net.lm_heads)}  # pyright: ignore
     else:
-        tensors["lm_heads.0.weight"] = net.shared
+        tensors["lm_heads.0.weight"] = head if targets else net.shared
     config = {
         "architectures": ["MedusaModel"],
         "model_type": "medusa",
         "num_heads": len(net.blocks),
         "num_hidden_layers": depth,
         "hidden_size": config["hidden_size"],
-        "vocab_size": size,
-        "truncated_vocab_size": len(net.vocabulary),
+        "vocab_size": len(head),
+        "truncated_vocab_size": len(head),
         "medusa_fc_bias": True,
         "original_lm_head": net.shared is not None,
         "dtype": str(lm.model.dtype).removeprefix("torch."),
     }
     with new_folder(folder) as part:
-        others = {"token_map": net.vocabulary} if len(net.vocabulary) < size else {}
-        write_folder(part, tensors, others, config, dtype=lm.model.dtype)
+        write_folder(part, tensors, {}, config, dtype=lm.model.dtype)
