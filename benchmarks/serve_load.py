@@ -63,6 +63,8 @@ def load(args: argparse.Namespace) -> None:
     result = json.loads(part.read_text())
     if result["completed"] != count:
         raise SystemExit(f"only {result['completed']} of {count} requests were answered")
+    for name in ("model_id", "tokenizer_id"):  # where the model lies on this machine
+        result[name] = Path(result[name]).name
     result |= {"method": args.method, "load": args.load, "dtype": args.dtype, "vllm": vllm.__version__}
     part.write_text(json.dumps(result | {"mean_queue_ms": 1e3 * waited / max(1.0, requests)}, indent=1) + "\n")
     part.rename(args.out)
