@@ -15,7 +15,13 @@ methods=${METHODS-plain ngram draft medusa eagle} concurrency=${CONCURRENCY-1 4 
 limit=${LIMIT:-48} tokens=${TOKENS:-128} dtype=${DTYPE:-bfloat16} chain=3
 export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=${VLLM_CPU_KVCACHE_SPACE:-2}
 
-"$python" -c 'import minispec' || { echo "serve.sh: $python cannot import minispec; say PYTHON=..." >&2; exit 2; }
+for method in $methods; do
+  case $method in plain | ngram | draft | medusa | eagle) ;; *) echo "serve.sh: unknown method $method" >&2; exit 2 ;; esac
+done
+if curl -s -o /dev/null "http://127.0.0.1:$port/"; then
+  echo "serve.sh: something answers on port $port already; say PORT=..." >&2; exit 2
+fi
+"$python" -c 'import torch, minispec' || { echo "serve.sh: $python cannot import minispec; say PYTHON=..." >&2; exit 2; }
 gpu= eager=--enforce-eager
 if nvidia-smi >/dev/null 2>&1; then gpu=1 eager=; fi
 if [ ! -e "$env/ready" ]; then
@@ -35,18 +41,12 @@ stop() {  # politely, then not: the server and the engine that it started are on
   wait "$server" 2>/dev/null || true
   server=
 }
-trap stop EXIT
-trap 'exit 130' INT TERM
-
-mkdir -p "$out"
 work=$(mktemp -d)
 trap 'stop; rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+mkdir -p "$out"
 "$python" benchmarks/serve_load.py prepare "$work" --limit "$limit" --dtype "$dtype" --methods $methods
 target=$(cat "$work/target")
-if curl -s -o /dev/null "http://127.0.0.1:$port/health"; then
-  echo "serve.sh: something answers on port $port already; say PORT=..." >&2; exit 2
-fi
-
 for method in $methods; do
   todo=
   for load in $(for c in $concurrency; do echo "c$c"; done) $(for r in $rates; do echo "r$r"; done); do
@@ -59,7 +59,6 @@ for method in $methods; do
     draft) spec="{\"method\": \"draft_model\", \"model\": \"$work/draft\", \"num_speculative_tokens\": $chain}" ;;
     medusa) spec="{\"method\": \"medusa\", \"model\": \"$work/medusa\", \"num_speculative_tokens\": $chain}" ;;
     eagle) spec="{\"method\": \"eagle3\", \"model\": \"$work/eagle\", \"num_speculative_tokens\": $chain}" ;;
-    *) echo "serve.sh: unknown method $method" >&2; exit 2 ;;
   esac
   echo "starting the server: $method" >&2
   # No prefix caching: the same requests come at every load. Compiling takes longer than it gains on a small model's CPU.
