@@ -755,5 +755,7 @@ print(f"135M here, measured above: for {here(f'{read_s / token_s:.0f}')} tokens"
 # - Write `min_p`, a fourth knob: keep the tokens whose probability is at least `min_p` times that of the likeliest. Add it to
 #   `distribution`, and put it in place of `top_k 3` in the figure of bars.
 #
+# **Exercise:** [ex01](../exercises/ex01_autoregressive_decoding.ipynb), caches, draws, and a batch of rows that differ; each task is checked at once.
+#
 # **Next:** [02, greedy speculative decoding](02_greedy_speculative_decoding.ipynb). A small model guesses, the large one checks all guesses in one pass, and the text
 # stays the same.

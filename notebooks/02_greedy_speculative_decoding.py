@@ -493,5 +493,7 @@ assert total[0.6] < total[0.3] < total[0.0]
 # - If you have a GPU, change `device` in the first cell and run the section on draft length again. Which of the two measurements changes
 #   more?
 #
+# **Exercise:** [ex02](../exercises/ex02_greedy_verification.ipynb), the loop, to its last corner; each task is checked at once.
+#
 # **Next:** with a temperature the target *draws* its token, and "equal to the argmax" is no longer the question. [Notebook
 # 03](03_rejection_sampling.ipynb) finds the rule that keeps the target's distribution exactly.

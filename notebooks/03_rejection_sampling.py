@@ -992,4 +992,6 @@ for name, logits in texts.items():
 # - Let the draft model sample at another temperature than the target (change `sampling` in `draft_tokens` only). The law
 #   stays; how does the number of passes change? (Take the mean over eight seeds: one seed misleads.)
 #
+# **Exercise:** [ex03](../exercises/ex03_rejection_sampling.ipynb), the rule for a ragged batch, and for siblings; each task is checked at once.
+#
 # **Next:** [04, n-gram lookup](04_ngram_lookup.ipynb). The cheapest draft of all: no model, no dice, only the text so far.

@@ -385,5 +385,7 @@ for temperature in (0.0, 0.5, 1.0):
 #   `run.text`, `overlap(p.tolist(), run.tokens.tolist())` and `run.trace.tokens_per_pass`.
 # - Draft from a different text: a document (a list of token ids) that the answer is likely to quote. One line in `look_up` suffices.
 #
+# **Exercise:** [ex04](../exercises/ex04_ngram_lookup.ipynb), a table that grows with the text, and drafts for a batch; each task is checked at once.
+#
 # **The way on.** Lookup knows only the past, a draft model only how language goes on from its own small view. The second half of the
-# course looks inside the target: its last hidden state already knows more than one token (Medusa), and can be continued (EAGLE).
+# course ([05](05_medusa.ipynb), [06](06_eagle.ipynb)) looks inside the target: its last hidden state already knows more than one token (Medusa), and can be continued (EAGLE).

@@ -1028,4 +1028,6 @@ print("best number of nodes here:", here(best_size))
 #   before children). Same text; which needs fewer passes?
 # - Roll the die with `epsilon=0.3, alpha=1.0` in `typical_law`. What becomes of the law, and how many of the three children pass now?
 #
+# **Exercise:** [ex05](../exercises/ex05_medusa.ipynb), targets, mask and shape of a tree, and the loop over trees; each task is checked at once.
+#
 # **Next:** a head that is told which token was chosen. EAGLE (notebook 06) continues the hidden state itself, one token at a time.

@@ -940,4 +940,6 @@ print(f"accepted at positions 1, 2, ... of held-out texts: {rates}")
 #   looks better; does the acceptance in `replay`?
 # - Give `DynamicTree` a `stop_below` of 0.1, 0.3 and 0.6, and `top_k=1`: a chain that stops when unsure. Which setting would your machine choose?
 #
+# **Exercise:** [ex06](../exercises/ex06_eagle.ipynb), the shift, a chain with a true cache, a dynamic tree; each task is checked at once.
+#
 # **The way on.** Notebook 07 asks where the time of a round really goes, for all the methods of the course.
