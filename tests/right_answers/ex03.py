@@ -20,7 +20,7 @@ def residual_by_minimum(p, q):
 
 
 def keep_by_ratio(log_p, log_q, u):
-    return u < (log_p - log_q).exp()
+    return torch.where(u > 0, u < (log_p - log_q).exp(), log_p > -torch.inf)  # exp may be 0 where p is not
 
 
 def keep_by_sum(log_p, log_q, u):

@@ -61,6 +61,8 @@ def drawer(fault: str) -> Callable[[Tensor, Tensor], Any]:
             return draw(p, u[:1].expand(len(p)))
         if fault == "first row":
             return draw(p[:1].expand_as(p), u)
+        if fault == "rounds":
+            return draw(p.masked_fill(p < 1e-9, 0), u)
         sums = p.cumsum(1)
         if fault == "broken":
             return torch.searchsorted(sums, u[:, None])[:, 0]
@@ -87,6 +89,7 @@ DRAW = [
     Wrong("it uses the first uniform number for all rows; each has its own", drawer("one number")),
     Wrong("it draws all rows from the first row of p", drawer("first row")),
     Wrong("it takes softmax of p, which is a distribution already", drawer("softmax")),
+    Wrong("it takes a small p for 0; only a token with p = 0 is never drawn", drawer("rounds")),
     Wrong("it takes the token before the one on whose piece u falls", drawer("one before")),
 ]  # fmt: skip
 
@@ -105,6 +108,7 @@ def shaper(fault: str) -> Callable[[Tensor, list], Tensor]:
                 return (x == x.max()).double() / (x == x.max()).sum()
             if fault != "divides by 0":
                 return torch.nn.functional.one_hot(x.argmax(), len(x)).double()
+        temperature = max(temperature, 1e-5) if fault == "at least" else temperature
         scaled = x * temperature if fault == "multiplies" else x / temperature
         if fault == "overflows":
             scaled = (scaled.exp() / scaled.exp().sum()).log()
@@ -149,6 +153,7 @@ SHAPE = [
     Wrong("it divides by a temperature of 0; there the likeliest token is certain", shaper("divides by 0")),
     Wrong("at temperature 0 it gives softmax; there the likeliest token is certain", shaper("softmax at 0")),
     Wrong("at temperature 0 it shares between equal tokens; the lowest id is certain", shaper("all likeliest")),
+    Wrong("it lifts a small temperature to a larger one; every temperature above 0 divides the logits as it is", shaper("at least")),
     Wrong("it leaves out top-k", shaper("no top-k")),
     Wrong("top-k keeps exactly k tokens, and cuts some that are equal to the last one kept", shaper("cuts equals")),
     Wrong("top-p drops the token that crosses the threshold, and may be left with none; that token stays", shaper("drops the last")),

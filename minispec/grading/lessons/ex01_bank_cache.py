@@ -36,7 +36,8 @@ def brancher(fault: str) -> Callable[..., list[list[int]]]:
             elif rank and fault not in ("no rewind", "never rewinds"):
                 target.rewind(n)
             now, text = logits, [int(logits.argsort(descending=True)[0 if fault == "all alike" else rank])]
-            while len(text) < most and (text[-1] != eos or fault == "no end"):
+            ended = fault == "prompt ends" and eos in prompt
+            while len(text) < most and (text[-1] != eos or fault == "no end") and not ended:
                 at = {"from 0": position - n, "one late": position + 1, "one early": position - 1, "stands": n}
                 now = target.read(text[-1:], [at.get(fault, position)])[-1]
                 position += 1
@@ -68,6 +69,7 @@ def as_broken(target: Any, prompt: list[int], count: int, most: int, eos: int | 
 
 
 BRANCH = [
+    Wrong("it looks for the end-of-text token in the prompt too; only one that it writes ends a text", brancher("prompt ends")),
     Wrong("it is the broken version: play it through on paper, for two texts of two tokens", as_broken),
     Wrong("its positions run on after the rewind; they go back with the cache", brancher("runs on")),
     Wrong("it goes back in the positions, but does not rewind the cache: the text before is still seen", brancher("no rewind")),
@@ -116,6 +118,8 @@ def masker(fault: str) -> Callable[..., tuple[Tensor, Tensor]]:
             mask = mask | (columns < before.max())
         if fault == "inverted":
             mask = ~mask
+        if fault == "above 0":
+            at = before + (tokens > 0).cumsum(1) - (tokens > 0).long()
         if fault == "from 0":
             at = time.expand_as(at)
         if fault == "one late":
@@ -129,6 +133,7 @@ MASK = [
     Wrong("its positions begin at 0; the row's first new token stands behind what its cache holds", masker("from 0")),
     Wrong("its positions are one too high: a cache of n tokens holds positions 0 to n - 1, so the next is n", masker("one late")),
     Wrong("it counts from the longest row; each row's new tokens stand behind its own", masker("longest")),
+    Wrong("it counts tokens above 0; 0 is an id, only -1 pads", masker("above 0")),
     Wrong("it takes all rows to be as long as row 0", masker("first row")),
     Wrong("a token sees those behind it in the same pass", masker("no order")),
     Wrong("a token does not see itself", masker("not itself")),
@@ -161,6 +166,8 @@ def writer(fault: str) -> Callable[..., list[list[int]]]:
                 number = {"one number a row": u[i, 0], "numbers of row 0": u[0, len(text)]}.get(fault, u[i, len(text)])
                 text.append(int(law.argmax() if fault == "greedy" else draw(law, number)))
             more = [not ended(text, most) for text, most in zip(texts, budgets, strict=True)]
+            if fault == "prompt ends":
+                more = [go_on and eos not in prompt for go_on, prompt in zip(more, prompts, strict=True)]
             if fault == "shortest ends all" and not all(more):
                 break
             if fault == "one budget":
@@ -187,6 +194,7 @@ BATCH = [
     Wrong("it takes the last column of the logits for every row; a shorter row's last token stands before its padding", writer("last column")),
     Wrong("it goes on behind the end-of-text token", writer("no end")),
     Wrong("it drops the end-of-text token; that one is written, and ends the text", writer("drops eos")),
+    Wrong("it looks for the end-of-text token in the prompt too; only a written one ends a row", writer("prompt ends")),
     Wrong("all rows end with the first that does", writer("shortest ends all")),
     Wrong("rows that have ended are still read; padding, -1, costs them nothing", writer("finished rows read")),
     Wrong("all rows write as much as the largest budget; each has its own", writer("one budget")),

@@ -51,7 +51,7 @@ def draw_cases() -> list[Case]:
 
     tenths = [0.1] * 10
     laws = [(0.2, 0.5, 0.3), (0.0, 0.6, 0.4), (0.5, 0.0, 0.5), (0.7, 0.3, 0.0), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)]
-    laws += [(0.1, 0.2, 0.1), (1.0, 2.0, 1.0), (0.0, 1.5, 0.0)]
+    laws += [(0.1, 0.2, 0.1), (1.0, 2.0, 1.0), (0.0, 1.5, 0.0), (1e-13, 1.0, 0.0)]
     every = [(law, u) for law in laws for u in around([sum(law[: i + 1]) / sum(law) for i in range(3)])]
     return [
         case("in the middle of a piece", [(0.2, 0.5, 0.3)], [0.4]),
@@ -61,6 +61,7 @@ def draw_cases() -> list[Case]:
         case("u is exactly where a token with p = 0 stands", [(0.5, 0.0, 0.5)], [0.5]),
         case("the sums, rounded, end below 1, and u above them", [tenths], [NEARLY_ONE]),
         case("the same, with tokens of p = 0 behind", [[*tenths, 0.0, 0.0]], [NEARLY_ONE]),
+        case("a last piece that is hardly there", [(1.0, 1e-10)], [NEARLY_ONE]),
         case("p adds up to less than 1", [(0.2, 0.1, 0.1)], [0.9]),
         case("p adds up to more than 1", [(1.0, 2.0, 1.0)], [0.5]),
         case("every piece of many laws, close to both its ends", *map(list, zip(*every, strict=True))),
@@ -93,7 +94,6 @@ def shape_cases() -> list[Case]:
         return Case(about, lambda answer: answer(logits, settings), want, words if len(rows) > 1 else None)
 
     law, tied, flat = logs((0.2, 0.4, 0.1, 0.3)), logs((0.2, 0.4, 0.2, 0.2)), logs((0.25,) * 4)
-    points = [p + step for p in (0.4, 0.7, 0.9) for step in (-1e-5, 1e-5)]  # float32 may be used
     every = [
         (x, [t, k, p]) for x in (law, tied) for t in (0.0, 0.5, 2.0) for k in (0, 1, 2, 3, 9) for p in (0.35, 0.85, 1.0)
     ]
@@ -101,6 +101,7 @@ def shape_cases() -> list[Case]:
     return [
         case("softmax", [(law, [1.0, 0, 1.0])]),
         case("a temperature", [(law, [0.5, 0, 1.0])]),
+        case("a temperature close to 0", [((0.0, 1e-6, -1e-6), [1e-7, 0, 1.0])]),
         case("temperature 0", [(law, [0.0, 0, 1.0])]),
         case("temperature 0, and two tokens are the likeliest", [((1.0, 3.0, 0.5, 3.0), [0.0, 0, 1.0])]),
         case("top-k", [(law, [1.0, 2, 1.0])]),
@@ -114,10 +115,10 @@ def shape_cases() -> list[Case]:
         case("top-p at a temperature", [(law, [2.0, 0, 0.6])]),
         case("logits whose exponentials overflow", [((900.0, 899.0, -900.0, 898.5), [0.5, 3, 0.95])]),
         case("two rows, each with its own settings", [(law, [1.0, 0, 1.0]), (law, [0.5, 2, 1.0])]),
-        case("top-p on both sides of every breakpoint", [(law, [1.0, 0, p]) for p in points]),
+        case("top-p on both sides of every breakpoint", [(law, [1.0, 0, p + x]) for p in (0.4, 0.7, 0.9) for x in (-1e-5, 1e-5)]),
         case("many settings in one batch", every),
         case("logits in bfloat16", [(rounded, [0.7, 0, 1.0]), (rounded, [1.0, 4, 0.8])], torch.bfloat16),
-    ]
+    ]  # fmt: skip
 
 
 @cache
@@ -150,25 +151,26 @@ def branch_cases() -> list[Case]:
         return Case(about, run, {"texts": texts, "tokens read in each pass": read})
 
     prompt = (3, 1, 4, 1, 5)
-    first = [branched(2, prompt, rank, 6, None) for rank in range(3)]
-    late = next(x for i, x in enumerate(first[1]) if i and x not in first[1][:i])
+    first, second = (branched(2, prompt, rank, 6, None) for rank in range(2))
+    late = next(x for i, x in enumerate(second) if i and x not in second[:i])
     return [
         case("one token", 1, 1),
         case("one text", 1, 4),
         case("two texts of one token", 2, 1),
         case("two texts", 2, 2),
         case("three texts", 3, 6),
-        case("the first token is the end of the text", 2, 4, first[0][0]),
+        case("the first token is the end of the text", 2, 4, first[0]),
         case("the end of the text inside the second", 3, 6, late),
         case("a prompt of one token", 3, 5, None, (4,)),
-    ]
+        case("the end-of-text token stands in the prompt, where it means nothing", 2, 4, next(x for x in prompt if x not in first[:3])),
+    ]  # fmt: skip
 
 
 def mask_cases() -> list[Case]:
     def look(answer: Answer, lengths: Sequence[int], counts: Sequence[int], slots: int) -> list[Any]:
         """For each real token: its position and the slots that it sees."""
         time = max(counts)
-        tokens = torch.tensor([[*[7] * n, *[-1] * (time - n)] for n in counts])
+        tokens = torch.tensor([[*range(n), *[-1] * (time - n)] for n in counts])
         positions, mask = answer(tokens, list(lengths), slots)
         if any(len(row) != slots for rows in mask for row in rows):
             raise ValueError
@@ -187,11 +189,9 @@ def mask_cases() -> list[Case]:
 
     def case(about: str, batches: Sequence[tuple[Sequence[int], Sequence[int]]], more: int = 0) -> Case:
         sizes = [max(n + count for n, count in zip(*batch, strict=True)) + more for batch in batches]
-        run = lambda answer: [
-            entry for batch, slots in zip(batches, sizes, strict=True) for entry in look(answer, *batch, slots)
-        ]
+        run = lambda answer: [x for batch, n in zip(batches, sizes, strict=True) for x in look(answer, *batch, n)]
         names = [name for batch in batches for name in words(*batch)]
-        want = [entry for batch in batches for entry in seen(*batch)]
+        want = [x for batch in batches for x in seen(*batch)]
         return Case(f"{about}; (position, slots that it sees)", run, want, names.__getitem__)
 
     pairs = itertools.product(itertools.product(range(4), repeat=2), itertools.product(range(3), repeat=2))
@@ -245,5 +245,6 @@ def batch_cases() -> list[Case]:
         case("different budgets", [one, two, three], [2, 5, 1], [plain, plain, plain]),
         case("the end of the text, in some rows", [one, two, three], [9, 9, 9], [plain, sharp, plain], 2),
         case("the end of the text is the first token", [one, two, three], [9, 9, 9], [greedy, sharp, plain], 5),
+        case("the end-of-text token stands in a prompt, where it means nothing", [one, three], [5, 5], [plain, plain], 7),
         case("the end of the text is token 0", [one, two, three], [9, 9, 9], [plain, sharp, plain], 0),
     ]

@@ -100,6 +100,8 @@ def drafter(fault: str) -> Callable[..., list[int]]:
             common = 0
         if fault == "may read nothing":
             common = agreed(seen[: len(text)], text)
+        if fault == "agreeing places":
+            common = min(sum(a == b for a, b in zip(seen, text, strict=False)), len(text) - 1)
         if fault == "keeps the rejected one" and common < min(len(seen), len(text) - 1):
             common += 1
         new, guesses = text[common:], []
@@ -131,6 +133,7 @@ DRAFT = [
     Wrong("it reads the pending token only: after a full accept a second token is missing, and leaves a hole in the cache", drafter("pending only")),
     Wrong("it reads the whole text again; what agrees with the text may stay in the cache", drafter("reads all again")),
     Wrong("it has nothing to read where the cache holds the whole text; read the last token again, for its logits", drafter("may read nothing")),
+    Wrong("it keeps what agrees behind the first difference too; from there on the cache is worthless", drafter("agreeing places")),
     Wrong("it keeps the first token that differs from the text", drafter("keeps the rejected one")),
     Wrong("it takes the logits after the first token that it read; the guess follows the last one", drafter("first row")),
     Wrong("it reads its last guess too: a pass for nothing", drafter("reads the last guess")),
@@ -146,6 +149,8 @@ def loop(fault: str) -> Callable[..., list[list[int]]]:
         emitted = [[int(target.read(prompt)[-1].argmax())]]
         text += emitted[0]
         while sum(map(len, emitted)) < most and (eos not in emitted[-1] or fault == "no end"):
+            if fault == "prompt ends" and eos in text:
+                break
             left = most - sum(map(len, emitted))
             guesses = draft(text, count if fault in ("overdrafts", "overshoots") else min(count, left - 1))
             if fault == "whole text":
@@ -184,6 +189,7 @@ LOOP = [
     Wrong("it drafts beyond what may still be emitted: the target's own token takes one place", loop("overdrafts")),
     Wrong("it emits more than max_new_tokens", loop("overshoots")),
     Wrong("it goes on behind the end-of-text token", loop("no end")),
+    Wrong("it looks for the end-of-text token in the prompt too; only an emitted one ends the text", loop("prompt ends")),
     Wrong("it stops at the end-of-text token, but emits what was accepted behind it", loop("end of round")),
     Wrong("it takes the last answer for the correction; that stands behind the accepted guesses", loop("last answer")),
     Wrong("it loses the bonus token where every guess was accepted", loop("no bonus")),

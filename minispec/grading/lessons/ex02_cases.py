@@ -101,6 +101,7 @@ def draft_cases() -> list[Case]:
         case("it has read the pending token already", text, 2),
         case("it is ahead of the text: its guesses were right, but the text was cut", (*text, 2, 2), 2),
         case("another text altogether", (9, 9, 9), 2),
+        case("what it read behind a rejected token is in the text too, by chance", (*text[:-4], 8, *text[-3:-1]), 2),
         case("a text of one token", (), 3, (4,)),
     ]
 
@@ -141,6 +142,13 @@ def loop_cases() -> list[Case]:
         case("the end of the text inside a draft", "rrrrrr", 12, 6, late),
         case("the end of the text is the correction", "rw", 12, 2, late),
         case("a prompt of one token", "rrw", 9, 3, None, (4,)),
+        case(
+            "the end-of-text token stands in the prompt, where it means nothing",
+            "rw",
+            6,
+            2,
+            next(x for x in PROMPT if x not in first),
+        ),
     ]
 
 

@@ -40,7 +40,7 @@ def leftover(fault: str) -> Callable[[Tensor, Tensor], Tensor]:
             return p if (mass == 0).any() else left / mass
         if fault == "zeros":
             return left / mass.clamp(min=1e-30)
-        return torch.where(mass > 0, left / mass, p)
+        return torch.where(mass > (1e-6 if fault == "a little is nothing" else 0), left / mass, p)
 
     return residual
 
@@ -55,6 +55,7 @@ RESIDUAL = [
     Wrong("it does not divide by the sum, so the row is no distribution", leftover("not divided")),
     Wrong("it divides by the sum over the whole batch; each row has its own", leftover("divides by all")),
     Wrong("it divides 0 by 0 where p equals q; there the answer is p", leftover("no guard")),
+    Wrong("it takes a small sum for 0; only where nothing at all is left over the answer is p", leftover("a little is nothing")),
     Wrong("it gives p for all rows if one has nothing left over", leftover("batch guard")),
     Wrong("it gives zeros where p equals q; nothing can be drawn from that: the answer there is p", leftover("zeros")),
 ]  # fmt: skip
@@ -64,9 +65,8 @@ RESIDUAL = [
 KEEP = [
     Wrong("it accepts with q / p; the rule needs p / q", lambda p, q, u: u.log() < q - p),
     Wrong("it accepts at equality: a token with p = 0 passes when u is exactly 0; use <", lambda p, q, u: u.log() <= p - q),
-    Wrong(
-        "it goes back to p and q, which are 0 where the logarithms are far below 0", lambda p, q, u: u * q.exp() < p.exp()
-    ),
+    Wrong("it goes back to p and q, which are 0 where the logarithms are far below 0", lambda p, q, u: u * q.exp() < p.exp()),
+    Wrong("at u = 0 it rejects a token of tiny p / q: exp of the difference may be 0, and a u lifted to a small number is no longer 0", lambda p, q, u: u.clamp(min=1e-300).log() < p - q),
     Wrong("it compares u itself with a logarithm; take the logarithm of u too", lambda p, q, u: u < p - q),
     Wrong("it keeps every guess", lambda p, q, u: torch.ones_like(u, dtype=torch.bool)),
     Wrong("it keeps a guess only if p is at least q; below that it is kept with probability p / q", lambda p, q, u: p >= q),
@@ -225,6 +225,7 @@ def siblings(fault: str) -> Callable[..., tuple[int, int]]:
                 now = now / now.sum() if now.sum() > 0 else p
             elif fault != "keeps p":
                 now = left_over(now, share)
+            left = q.clone() if fault == "less the last" else left
             left[x] = 0
         law = p if fault in ("draws from p", "keeps p") else q if fault == "draws from q" else now
         return -1, pick(law, u[0])
@@ -237,6 +238,7 @@ SIBLINGS = [
     Wrong("it tests every sibling with p; after a rejection the residual has taken its place", siblings("tests with p")),
     Wrong("it goes on with p after a rejection; the residual takes its place", siblings("keeps p")),
     Wrong("it tests the second sibling with q as it was; that one was drawn from q without the first, divided by what is left", siblings("same q")),
+    Wrong("it takes only the last sibling out of q; the third was drawn without the first two", siblings("less the last")),
     Wrong("it tries the first sibling only", siblings("first only")),
     Wrong("it draws the last token from p; after a rejection it must be the residual", siblings("draws from p")),
     Wrong("it draws the last token from q; it must be the residual", siblings("draws from q")),

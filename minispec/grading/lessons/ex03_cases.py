@@ -48,7 +48,8 @@ def residual_cases() -> list[Case]:
     p, q = torch.rand(40, 8, generator=generator), torch.rand(40, 5, generator=generator) ** 3
     return [
         case("one row", [[0.5, 0.4, 0.1]], [[0.2, 0.3, 0.5]]),
-        case("p equal to q: nothing is left over", [[0.5, 0.25, 0.25]], [[0.5, 0.25, 0.25]]),
+        case("p equal to q: nothing is left over", [[0.7, 0.2, 0.1]], [[0.7, 0.2, 0.1]]),
+        case("hardly anything is left over", [[0.5, 0.5]], [[0.5 + 2**-23, 0.5 - 2**-23]]),
         case(
             "two rows that have different amounts left over",
             [[0.5, 0.4, 0.1], [0.7, 0.3, 0]],
@@ -78,8 +79,9 @@ def keep_cases() -> list[Case]:
         case("p is 0", -math.inf, third, 0.5),
         case("p is 0 and u is 0", -math.inf, third, 0.0),
         case("both so small that their exponentials are 0, u below the ratio", -800.0, -799.0, 0.3),
-        case("both so small that their exponentials are 0, u above the ratio", -800.0, -799.0, 0.4),
+        case("both so small that their exponentials are 0, u above the ratio", -2000.0, -1999.0, 0.4),
         case("p far above q", -1.0, -900.0, 0.5),
+        case("p far below q, and u is 0", -900.0, -1.0, 0.0),
         *[case("p and q", math.log(p), math.log(q), min(p / q, 1) - CLOSE) for p, q in grid],
         *[case("p and q", math.log(p), math.log(q), p / q + CLOSE) for p, q in grid if p < q],
         *[case("p and q", math.log(p), math.log(q), u) for p, q in grid for u in (0.02, 0.2, 0.5, 0.8)],
@@ -102,6 +104,7 @@ def honest_cases() -> list[Case]:
         case("the likeliest one", 0.7, 1),
         case("more than there are", 0.7, 9),
         case("without dice, and top-k", 0.0, 3),
+        case("a temperature close to 0", 1e-3, 0, (2.0, 2.001, 1.999)),
         case("large logits", 0.5, 3, (900.0, 899.0, -900.0, 898.5)),
     ]
 
@@ -233,7 +236,7 @@ def sibling_law(answer: Answer, p: Tensor, q: Tensor, count: int) -> list[float]
 def sibling_cases() -> list[Case]:
     def case(about: str, p: list[float], q: list[float], count: int) -> Case:
         a, b = torch.tensor(p).double(), torch.tensor(q).double()
-        runs = sibling_runs(a, b, count)
+        runs = sibling_runs(a, b, count)[:: 1 if count < 3 else 7]
         run = lambda answer: [answer(a, b, drawn, torch.tensor(u).double()) for drawn, u in runs]
         rows = lambda i: f"siblings {runs[i][0]}, u {[round(x, 4) for x in runs[i][1]]}"
         return Case(f"{about}, p {p}, q {q}; (which, token)", run, sibling_verdict(a, b, runs), rows)
@@ -241,6 +244,7 @@ def sibling_cases() -> list[Case]:
     return [
         case("one sibling", P.tolist(), Q.tolist(), 1),
         case("two siblings", P.tolist(), Q.tolist(), 2),
+        case("three siblings", [0.1, 0.15, 0.35, 0.4], [0.4, 0.3, 0.2, 0.1], 3),
         case("a token with p = 0", [0.0, 0.6, 0.4], [0.5, 0.2, 0.3], 2),
         case("a token with q = 0", [0.3, 0.25, 0.45], [0.7, 0.3, 0.0], 2),
     ]

@@ -26,6 +26,10 @@ def finder(fault: str) -> Callable[[list[int], int, str], Any]:
         if fault == "last token":
             same = lambda a, b: a[-1:] == b[-1:]
         found = [at for at in range(1 if fault == "not at 0" else 0, end) if same(text[at : at + size], ending)]
+        if fault == "as words":
+            words, sought = "".join(f"{x} " for x in text[:-1]), "".join(f"{x} " for x in text[-size:])
+            start = words.rfind(sought) if which == "latest" else words.find(sought)
+            return None if start < 0 or size >= len(text) else words[:start].count(" ") + size
         if not found:
             return {"0 for none": 0, "-1 for none": -1, "end for none": len(text)}.get(fault)
         latest = {"always latest": True, "always earliest": False, "swapped": which != "latest"}.get(
@@ -46,6 +50,7 @@ MATCH = [
     Wrong("it misses a match that overlaps the ending; something follows that one too", finder("no overlap")),
     Wrong("it misses a match at the very beginning of the text", finder("not at 0")),
     Wrong("it compares the tokens without their order", finder("any order")),
+    Wrong("it compares the ids as text: the end of 11 is taken for 1", finder("as words")),
     Wrong("it compares the last token only; all of the n-gram must agree", finder("last token")),
     Wrong("in a text shorter than the n-gram it looks for a shorter one; there is no match then", finder("short texts")),
     Wrong("it gives 0 where there is no match; 0 is a place: give None", finder("0 for none")),

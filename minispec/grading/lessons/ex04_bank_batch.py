@@ -32,7 +32,8 @@ def batcher(fault: str) -> Callable[..., list[list[int]]]:
             if fault == "asks too often":
                 table.get(text[-max(sizes) :])
                 table.get(text[-min(sizes) :])
-            draft = text[found[0] :][: max(0, limit)] if found else []
+            before = drafts[-1] if drafts and fault == "the last one again" else []
+            draft = text[found[0] :][: max(0, limit)] if found else before
             if fault == "searches":
                 draft = guessed(text, sizes, most, left[request], eos)
             if fault == "zero is no eos":
@@ -81,6 +82,7 @@ BATCH = [
     Wrong("it guesses beyond the end-of-text token", batcher("no end")),
     Wrong("it takes an end-of-text id of 0 for none: ask `eos is not None`", batcher("zero is no eos")),
     Wrong("it searches the text; the table knows the place, and which match is wanted", batcher("searches")),
+    Wrong("a row without a match gets the draft of the row above; it has none", batcher("the last one again")),
     Wrong("it asks the table more than once for a size", batcher("asks too often")),
 ]  # fmt: skip
 
@@ -105,6 +107,8 @@ def chooser(fault: str) -> Callable[..., Any]:
                 gains[n] = sum(tokens) / len(rounds)
             if fault == "seconds":
                 gains[n] = sum(tokens) / sum(times)
+        if fault == "up to accepted":
+            gains = {n: gain for n, gain in gains.items() if n <= max(accepted for _, accepted in rounds)}
         if fault == "always drafts" and len(gains) > 1:
             del gains[0]
         if fault == "longest":
@@ -130,6 +134,7 @@ LENGTH = [
     Wrong("it gives tokens by the second; the gain is against plain passes over one token", chooser("seconds")),
     Wrong("it drafts even where every length loses; then 0 is best, and gains 1", chooser("always drafts")),
     Wrong("of lengths that gain the same it takes the longest; wanted is the shortest", chooser("longest")),
+    Wrong("it looks no further than what was accepted; a wider pass may be the cheaper one", chooser("up to accepted")),
     Wrong("it takes the length that gains least", chooser("inverted")),
     Wrong("it gives the time as a share of the plain passes' time; the gain is the other way round", chooser("time ratio")),
     Wrong("it returns the length alone; wanted is the length and its gain", chooser("no gain")),

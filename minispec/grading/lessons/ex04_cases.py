@@ -39,6 +39,7 @@ def match_cases() -> list[Case]:
         case("the match overlaps the ending", (4, 4, 4), 2, "latest"),
         case("the same tokens in another order", (6, 5, 1, 5, 6), 2, "latest"),
         case("the last token matches, the one before does not", (6, 5, 1, 4, 5), 2, "latest"),
+        case("ids that are no bytes, and one whose digits end like another's", (300, 11, 5, 1), 1, "latest"),
         case("the text is as long as the n-gram", (5, 6), 2, "latest"),
         case("the text is shorter than the n-gram", (5, 5), 3, "latest"),
         Case(
@@ -186,7 +187,7 @@ def batch_cases() -> list[Case]:
         case("one row without a match", [three], [0], [9]),
         case("two rows without a match", [three, (7,)], [0, 1], [9, 9]),
         case("two rows, drafts of different lengths", [one, two], [0, 1], [9, 9]),
-        case("one row of two without a match", [three, one], [0, 1], [9, 9]),
+        case("one row of three without a match", [one, three, two], [0, 1, 2], [9, 9, 9]),
         case("the first request has ended", [other, one], [1], [3, 9]),
         case("the middle one of three has ended", [one, three, two], [0, 2], [9, 0, 9]),
         case("the rows are in another order", [one, two, three], [2, 0], [9, 0, 9]),
@@ -235,6 +236,7 @@ def length_cases() -> list[Case]:
         case("short drafts beside long ones", [(4, 4), (1, 0), (2, 2)], steps),
         case("one long success and many failures", [(4, 4), (4, 0), (4, 0), (4, 0)], steps),
         case("no draft at all", [(0, 0), (0, 0)], steps),
+        case("a wider pass is cheaper", [(3, 0), (3, 1)], [0, 2, 3, 2.5, 1.5]),
         case("two lengths gain the same", [(3, 1), (3, 1)], flat),
         Case(
             "every two rounds of up to three guesses, three cost curves",

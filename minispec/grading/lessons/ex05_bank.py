@@ -84,7 +84,7 @@ def board(fault: str) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
                     place = at[place - 1] if fault != "pads" else max(at[place - 1], 0)
                     mask[row, i + 1, place] = True
                     steps += 1
-                    if fault == "parent only":
+                    if fault == "parent only" or (fault == "four at most" and steps == 4):
                         break
                 depths[row, i + 1] = 1 if fault == "parent only" and at[i] == 0 else steps
             if fault == "one sweep":
@@ -121,6 +121,7 @@ def board(fault: str) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
 MASK = [
     Wrong("it is the mask of a chain: a node sees its siblings, and they must not see each other", board("causal")),
     Wrong("a node sees its parent, but not what stands above that", board("parent only")),
+    Wrong("it climbs four steps at most; a tree may be deeper", board("four at most")),
     Wrong("a node does not see itself", board("not itself")),
     Wrong("the nodes do not see the pending token, below which they all hang", board("not the pending")),
     Wrong("it is turned round: entry [i, j] says whether i sees j, not whether j sees i", board("turned")),
@@ -140,6 +141,8 @@ def filler(fault: str) -> Callable[..., tuple[Tensor, list[int]]]:
         nodes = ordered(paths)
         if fault == "by alphabet":
             nodes = sorted(nodes)
+        if fault == "as words":
+            nodes = sorted(nodes, key=lambda path: (len(path), [str(rank) for rank in path]))
         if fault == "as given":
             nodes = [tuple(path) for path in paths]
         best = logits.argsort(-1, descending=fault != "ascending")
@@ -181,6 +184,7 @@ FILL = [
     Wrong("each node hangs below the last one of the level above; its parent is its path without the last rank", filler("last of the level")),
     Wrong("its nodes are in the order of an alphabet; shorter paths come first", filler("by alphabet")),
     Wrong("it leaves the paths as they are given; shorter ones come first, equally long ones in the order of their ranks", filler("as given")),
+    Wrong("it sorts ranks as words, so that 10 comes before 2; they are numbers", filler("as words")),
     Wrong("all rows get the guesses of the first row", filler("first row")),
 ]  # fmt: skip
 

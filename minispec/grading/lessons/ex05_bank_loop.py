@@ -29,6 +29,10 @@ def grower(fault: str) -> Callable[..., list[tuple[int, ...]]]:
         while waiting and len(tree) < min(limit, len(cost) - 1):
             key = (lambda p: (-len(p), value(rates, p))) if fault == "level by level" else lambda p: value(rates, p)
             path = max(waiting, key=key)
+            if fault == "ranks fall":
+                path = max((p for p in waiting if not p[-1] or (*p[:-1], p[-1] - 1) in tree), key=key)
+            if fault == "unlikely ones left out" and worth(rates, path) < 0.01:
+                break
             waiting.remove(path)
             tree.append(path)
             gain += worth(rates, path)
@@ -44,7 +48,7 @@ def grower(fault: str) -> Callable[..., list[tuple[int, ...]]]:
                 now, best = worth(rates, path), cost[n] - cost[n - 1]
             if now > best or (fault == "never empty" and n == 1):
                 best, size = now, n
-            elif fault in ("stops early", "last step"):
+            elif fault in ("stops early", "last step") or (fault == "patience" and n > size + 1):
                 break
         return tree[:size]
 
@@ -62,6 +66,9 @@ SHAPE = [
     Wrong("it compares a node's gain with the cost of one token more; what counts is the ratio of the whole round", grower("last step")),
     Wrong("it makes a chain; a second guess for the same place may be worth more than a deeper one", grower("chain")),
     Wrong("it fills one level before it begins the next; a deeper node may be worth more", grower("level by level")),
+    Wrong("it takes a rank only behind all lower ranks; nothing says that rates fall with the rank", grower("ranks fall")),
+    Wrong("it leaves unlikely paths out; where reading is cheap, they pay too", grower("unlikely ones left out")),
+    Wrong("it stops after two nodes that do not pay; where the cost goes in steps, later ones may pay again", grower("patience")),
     Wrong("it takes more nodes than it may", grower("no limit")),
     Wrong("it always takes a node; where none pays, the best tree is empty", grower("never empty")),
 ]  # fmt: skip

@@ -99,6 +99,7 @@ def mask_cases() -> list[Case]:
         case("two rows, one padded", [(0, 0, 2), (0,)], [5, 9]),
         case("two rows, one without a draft", [(0,), ()], [4, 3]),
         case("every tree of up to three nodes, in one batch", every, [7 * (i % 3) for i in range(len(every))]),
+        case("a chain of six", [(0, 1, 2, 3, 4, 5)], [2]),
         case("every tree of four nodes", forests(4), [3] * len(forests(4))),
     ]
 
@@ -143,6 +144,7 @@ def fill_cases() -> list[Case]:
         case("two rows", [[0], [1], [0, 0], [1, 1]], ids, batch=2),
         case("the ids of the columns are not in order", PATHS, [9, 0, 4, 8, 1], batch=3),
         case("no paths", [], ids, batch=2),
+        case("rank 10 stands behind rank 2", [[rank] for rank in range(11)], [*range(12)], heads=1),
     ]
 
 
@@ -180,6 +182,9 @@ def shape_cases() -> list[Case]:
         case("each token more costs three hundredths", RATES, [1 + 0.03 * n for n in range(13)], 12),
         case("a pass costs in steps: what does not pay alone may pay with others", RATES, steps, 12),
         case("a first step that is too high", [[0.4, 0.3]], [1.0, 1.5, 1.6], 2),
+        case("a later rank is the likelier one", [[0.1, 0.8], [0.3, 0.5]], [1.0, 1.2, 1.5, 4.0], 3),
+        case("four heads, the last hardly ever right", [[0.9], [0.8], [0.7], [0.01]], flat, 4),
+        case("three nodes pay, one or two do not", [[0.9], [0.8], [0.7]], [1.0, 2.0, 3.0, 1.2], 3),
         case("nothing pays", [[0.3, 0.2], [0.3]], [1.0, 2.0, 3.0, 4.0], 3),
         case("more room than there are nodes", [[0.5, 0.3]], flat, 9),
     ]

@@ -90,6 +90,8 @@ def grower(fault: str) -> Callable[..., tuple[list[int], list[int]]]:
         levels = {"one level more": depth + 1, "one level less": max(1, depth - 1)}.get(fault, depth)
         for level in range(levels):
             if not last:
+                if fault == "asks for nothing":
+                    expand([])
                 break
             below: list[Node] = []
             for (score, path), law in zip(last, expand([list(path) for _, path in last]).tolist(), strict=True):
@@ -113,7 +115,8 @@ def grower(fault: str) -> Callable[..., tuple[list[int], list[int]]]:
                 last = below[:top_k]
             if fault == "best child of each":
                 last = [max((n for n in below if n[1][:-1] == p), key=lambda n: n[0]) for _, p in last]
-        ranked = sorted(seen, key=lambda node: (-node[0], len(node[1])))
+        score = math.exp if fault == "multiplies probabilities" else float
+        ranked = sorted(seen, key=lambda node: (-score(node[0]), len(node[1])))
         if fault == "child before parent":
             ranked = sorted(seen, key=lambda node: (-node[0], -len(node[1])))
         if fault == "no second ranking":
@@ -150,6 +153,8 @@ TREE = [
     Wrong("it keeps the first nodes that it saw; in the end all of them compete, whatever their level", grower("no second ranking")),
     Wrong("it keeps nodes of the last level alone; all that were seen compete", grower("last level")),
     Wrong("where a child scores as high as its parent it keeps the child; without its parent that cannot be reached", grower("child before parent")),
+    Wrong("it multiplies probabilities, and those of long paths are 0 in float64; add their logarithms", grower("multiplies probabilities")),
+    Wrong("it calls expand without a path when a level has no nodes; stop there", grower("asks for nothing")),
     Wrong("it grows one level too deep", grower("one level more")),
     Wrong("it grows one level too few", grower("one level less")),
     Wrong("it keeps one node too many", grower("one node more")),

@@ -154,6 +154,8 @@ def grown(expand: Expand, depth: int, top_k: int, nodes: int) -> list[list[int]]
     last: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     seen: list[tuple[float, tuple[int, ...]]] = []
     for _ in range(depth):
+        if not last:
+            break
         below = []
         for (score, path), law in zip(last, expand([path for _, path in last]).tolist(), strict=True):
             children = sorted(range(len(law)), key=lambda x, law=law: -law[x])[:top_k]
@@ -193,8 +195,12 @@ def tree_cases() -> list[Case]:
 
     unsure: Laws = {(): [0.4, 0.35, 0.25], (0,): [0.2, 0.3, 0.5], (1,): [0.06, 0.9, 0.04], (2,): [0.5, 0.26, 0.24]}
     certain: Laws = {(): [0.7, 0.3], (0,): [0.0, 1.0], (0, 1): [1.0, 0.0], (1,): [0.4, 0.6]}
+    ended: Laws = {(): [0.6, 0.4], (0,): [0.0, 0.0], (1,): [0.0, 0.0]}
+    tiny: Laws = {(): [1e-200, 2e-200, 1.0], (2,): [0.0] * 3, (1,): [3e-200, 0.0, 0.0], (0,): [0.0, 0.0, 9e-200]}
     return [
         case("one node", 1, 1, 1, 1),
+        case("nothing can follow the first level", 0, 3, 2, 4, 2, ended),
+        case("paths so unlikely that their probabilities are 0 in float64", 0, 2, 3, 4, 3, tiny),
         case("one level", 1, 1, 3, 3),
         case("a chain", 2, 3, 1, 3),
         case("two levels, all that was seen stays", 3, 2, 2, 6),

@@ -59,7 +59,7 @@ def visible(fault: str) -> Callable[..., Any]:
         mask = torch.zeros(len(counts), time, slots, dtype=torch.bool)
         for row, (n, count) in enumerate(zip(lengths, counts, strict=True)):
             for i in range(time):
-                last = n + i if fault == "runs on" else n + min(i, count - 1)
+                last = n + i if fault in ("runs on", "padding sees itself") else n + min(i, count - 1)
                 if fault == "whole block":
                     last = n + count - 1
                 if fault == "not itself":
@@ -77,6 +77,8 @@ def visible(fault: str) -> Callable[..., Any]:
                     mask[row, i, :n] = False
                 if fault == "blind padding" and i >= count:
                     mask[row, i] = False
+                if fault == "padding sees itself" and i >= count:
+                    mask[row, i, : n + i] = False
                 if fault == "at the edge":
                     mask[row, i] = torch.arange(slots) < n
                     mask[row, i, slots - time : slots - time + i + 1] = True
@@ -94,6 +96,7 @@ VISIBLE = [
     Wrong("every token sees every slot, leftovers of rejected guesses among them", visible("all")),
     Wrong("it hides the text before the block", visible("block only")),
     Wrong("padding sees nothing at all, and softmax over nothing is NaN; let it see any slot", visible("blind padding")),
+    Wrong("padding sees its own slot alone, and where there is none behind the last slot, nothing: softmax over that is NaN", visible("padding sees itself")),
     Wrong("it looks for the block in the cache's last slots; a row's block stands right behind its own text", visible("at the edge")),
 ]  # fmt: skip
 
@@ -156,6 +159,8 @@ def largest(fault: str) -> Callable[..., int]:
         best, last = 0, int(curve[-1][0])
         read = count if fault == "no pending" else 1 + count
         drafting = 0 if fault == "drafting is free" else draft_s * count if fault == "drafting a token" else draft_s
+        if fault == "64 at most":
+            last = min(last, 64 * (1 + count))
         for batch in range(1, last + 1 if fault == "beyond" else last // (1 + count) + 1):
             plain = seconds(1 if fault == "alone" else batch)
             verify = seconds(batch if fault == "free rows" else read if fault == "one row" else batch * read)
@@ -183,6 +188,7 @@ BATCH = [
     Wrong("it goes beyond the end of the curve, where nothing was measured", largest("beyond")),
     Wrong("it stops at the first batch that does not pay; on a curve with steps a larger one may pay again", largest("first failure")),
     Wrong("it returns the first batch that does not pay; wanted is the largest one that does", largest("the next one")),
+    Wrong("it looks no further than 64 requests; only the curve's end is a limit", largest("64 at most")),
     Wrong("it adds a token to those that a round emits; the target's own is among them", largest("one more")),
 ]  # fmt: skip
 WRONG = {"7.1": BLOCK, "7.2": VISIBLE, "7.3": ROLL, "7.4": LOOP, "7.5": BATCH}

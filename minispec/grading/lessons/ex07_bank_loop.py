@@ -15,6 +15,7 @@ def loop(fault: str) -> Callable[..., Any]:
         drafts: list[list[int]] = [[] for _ in rows]
         blocks = texts
         done = [False] * len(rows)
+        eos = eos or None if fault == "zero is no eos" else eos
         while rows:
             width = max(map(len, blocks))
             answers = target.read([[*b, *[-1] * (width - len(b))] for b in blocks]).tolist()
@@ -90,5 +91,6 @@ LOOP = [
     Wrong("it drafts beyond what a request may still emit: the target's own token takes one place", loop("overdrafts")),
     Wrong("a request emits more than max_new_tokens", loop("overshoots")),
     Wrong("it goes on behind the end-of-text token", loop("no end")),
+    Wrong("it takes an end-of-text id of 0 for none: ask `eos is not None`", loop("zero is no eos")),
     Wrong("it looks for the end-of-text token in the prompt too; only an emitted one ends a request", loop("prompt ends")),
 ]  # fmt: skip

@@ -71,6 +71,7 @@ def visible_cases() -> list[Case]:
         case("two texts of different length", [1, 4], [2, 2], 6),
         case("two drafts of different length", [3, 3], [3, 1], 6),
         case("both differ", [4, 1, 2], [1, 3, 2], 8),
+        case("padding would stand behind the last slot", [4, 0], [1, 3], 5),
         *[case("a grid", list(lengths), list(counts), slots) for lengths, counts, slots in grid],
     ]
 
@@ -151,6 +152,7 @@ def loop_cases() -> list[Case]:
         case("the middle one ends first", [A, B, C], ["rw", "rw", "wr"], 9, 2, END),
         case("the middle one ends inside a draft", [A, B, C], ["w", "rrrr", "rw"], 9, 4, END),
         case("the first one ends with its first token", [A, B, C], ["rr", "rw", "rr"], 8, 2, 5),
+        case("the end of the text has id 0", [A, C], ["rw", "rr"], 12, 2, 0),
         case("all end at different times", [(4,), A, B, C, (6, 0, 3)], ["rrw", "w", "rr", "rrr", ""], 12, 3, 6),
     ]  # fmt: skip
 
@@ -190,6 +192,8 @@ def batch_cases() -> list[Case]:
     return [
         case("a pass costs nearly the same whatever it reads", flat, 1, 1.7, 0.0),
         case("a pass costs as much as it reads", steep, 2, 2.3, 0.0),
+        case("one point", [[1, 10.0]], 1, 1.7, 0.0),
+        case("a long curve", [[1, 20.0], [800, 30.0]], 3, 2.5, 1.0),
         case("it never pays", [[1, 10.0], [3, 28.0]], 1, 1.2, 0.0),
         case("drafting costs time too", flat, 2, 1.55, 12.0),
         case("the curve ends before it stops paying", [[1, 20.0], [16, 20.5]], 3, 2.5, 1.0),

@@ -38,6 +38,8 @@ def planner(fault: str) -> Callable[..., Any]:
         best = max(lengths, key=tokens if fault == "most tokens" else gain)
         if fault == "longest of equals":
             best = max(reversed(lengths), key=gain)
+        if fault == "first failure":
+            best = next((n for n in range(most) if gain(n + 1) <= gain(n)), most)
         law = [math.prod(rates[:n]) * (1 - rates[n] if n < most else 1) for n in range(most + 1)]
         if fault == "loose law":
             law = [math.prod(rates[:n]) for n in range(most + 1)]
@@ -72,6 +74,7 @@ LENGTH = [
     Wrong("its oracle is the mean of each round's speedup; divide the mean tokens by the mean time", planner("mean of gains")),
     Wrong("its oracle drafts to the end every time; it stops where the next guess would be rejected", planner("pays for all")),
     Wrong("its oracle takes the chance of n accepted or more for that of exactly n", planner("loose law")),
+    Wrong("it stops at the first length that gains nothing; where the cost goes in steps, a longer one may gain again", planner("first failure")),
     Wrong("it takes the best fixed length for the oracle, which chooses anew in every round", planner("oracle is best")),
 ]  # fmt: skip
 
@@ -129,6 +132,9 @@ PAIRED = [
 def verdict(fault: str) -> Callable[..., Any]:
     def claim_verdict(ratios: list[float], claim: float) -> list[Any]:
         n, order = len(ratios), list(ratios) if fault == "unsorted" else sorted(ratios)
+        if fault == "equals once":
+            order = sorted(set(ratios))
+            n = len(order)
         tail = [sum(math.comb(n, i) for i in range(k)) / 2**n for k in range(n + 1)]  # P(fewer than k of n below the median)
         k = interval(n)
         if fault == "one side":
@@ -179,6 +185,7 @@ CLAIM = [
     Wrong("it takes mean and standard error, which a single outlier moves; wanted is the interval of the median", verdict("mean and error")),
     Wrong("it takes the quartiles: they say how requests differ, not how well the median is known", verdict("quartiles")),
     Wrong("it compares with 1; the claim says by how much", verdict("faster at all")),
+    Wrong("it counts equal ratios once; each is a request of its own", verdict("equals once")),
     Wrong("it forgets to sort the ratios", verdict("unsorted")),
     Wrong("where the lower end is just the claim, it is supported: at least", verdict("strict")),
     Wrong("where the upper end is just the claim, it may still be true", verdict("upper end")),
