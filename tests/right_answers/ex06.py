@@ -111,6 +111,8 @@ def tree_by_heap(expand, depth, top_k, nodes):
 def tree_with_tensors(expand, depth, top_k, nodes):
     frontier, score, seen = [()], torch.zeros(1, dtype=torch.float64), {}
     for _ in range(depth):
+        if not frontier:
+            break
         total = score[:, None] + expand([list(path) for path in frontier])  # [paths, vocab]
         k = min(top_k, total.shape[1])
         below = {}

@@ -88,7 +88,7 @@ class Expand:
 
     def _law(self, path: tuple[int, ...]) -> Tensor:
         if path in self._laws:
-            return torch.tensor(self._laws[path]).double().log()
+            return torch.tensor(self._laws[path], dtype=torch.float64).log()
         number = self._seed
         for token in path:
             number = 31 * number + token + 1
