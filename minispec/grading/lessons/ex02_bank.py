@@ -35,6 +35,8 @@ COUNT = [
     Wrong("it takes the padding for token 0, and accepts it where the target writes 0", zero_for_pads),
     Wrong("it gives all rows the smallest count; each row has its own", same_for_all),
     Wrong("it counts the target's own token too; asked for are the accepted guesses alone", lambda g, a: agreement(g, a).long().cumprod(1).sum(1) + 1),
+    Wrong("it sums differences, and two of them may cancel: compare, then multiply", lambda g, a: ((g - a[:, :-1]).cumsum(1) == 0).sum(1)),
+    Wrong("it takes token 0 for padding; only -1 pads", lambda g, a: (agreement(g, a) & (g > 0)).long().cumprod(1).sum(1)),
     Wrong("it counts the guesses that were rejected", lambda g, a: (g >= 0).sum(1) - agreement(g, a).long().cumprod(1).sum(1)),
 ]  # fmt: skip
 

@@ -26,6 +26,7 @@ def batcher(fault: str) -> Callable[..., list[list[int]]]:
             table = tables[row if fault in ("table by row", "all by row") else request]
             text = texts[row if fault in ("text by row", "all by row") else request]
             limit = left[row if fault in ("left by row", "all by row") else request] - 1
+            limit = min(left[r] for r in active) - 1 if fault == "least left" else limit
             limit = most if fault == "no budget" else min(most, limit + 1 if fault == "all that is left" else limit)
             order = list(sizes) if fault == "as they come" else sorted(sizes, reverse=fault != "shortest first")
             found = [at for size in order if size <= len(text) and (at := table.get(text[len(text) - size :])) is not None]
@@ -82,6 +83,7 @@ BATCH = [
     Wrong("it guesses beyond the end-of-text token", batcher("no end")),
     Wrong("it takes an end-of-text id of 0 for none: ask `eos is not None`", batcher("zero is no eos")),
     Wrong("it searches the text; the table knows the place, and which match is wanted", batcher("searches")),
+    Wrong("the row with the least left limits all rows; each has its own rest", batcher("least left")),
     Wrong("a row without a match gets the draft of the row above; it has none", batcher("the last one again")),
     Wrong("it asks the table more than once for a size", batcher("asks too often")),
 ]  # fmt: skip
