@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,20 +18,21 @@ from torch import Tensor
 
 from minispec import exact, faults
 from minispec.checkpoints import load_drafter
-from minispec.decode import generate, generate_batch
+from minispec.decode import GREEDY, generate, generate_batch
 from minispec.drafters.draft_model import DraftModel
 from minispec.drafters.dynamic_tree import DynamicTree
 from minispec.drafters.eagle import Eagle
 from minispec.drafters.medusa import Medusa
 from minispec.drafters.ngram import NGram
 from minispec.hub import load, toy
-from minispec.sampling import Sampling
+from minispec.sampling import Dice, Sampling
 from minispec.tree import Shape, TokenTree
 from minispec.verify import Verdict, typical
 
 if TYPE_CHECKING:
     from minispec.drafters.base import Drafter
     from minispec.hub import LanguageModel
+    from minispec.trace import Generation
 
 REQUESTS = Path(__file__).parent / "data" / "requests.jsonl"
 EXACT = 1e-10  # rounding of sums in float64
@@ -283,3 +285,261 @@ def run(lm: LanguageModel, methods: tuple[str, ...], full: bool) -> Iterator[Che
         judge, lm = lm, load(lm.name, str(lm.model.device), torch.bfloat16)
         yield from identity(lm, chosen, 48, 64, (1,), judge)
         yield from peers(lm, chosen, 48, 64, judge)
+
+
+# What any drafter owes, whoever wrote it.
+
+Make = Callable[["LanguageModel"], "Drafter"]  # a new drafter for this target
+PROMPTS = ([1, 2, 3, 1, 2], [4], [3, 1, 4, 1, 0, 3, 1])  # one of a single token
+
+
+class Fault(Exception):
+    """What a drafter did wrong, in words."""
+
+
+def check_drafter(make: Make, lm: LanguageModel) -> Iterator[Check]:
+    """Does a drafter keep the protocol, and the target's law? In seconds; all but the last checks run on toy targets.
+
+    `make(target)` builds a new drafter: for `lm`, and for targets without a tokenizer, of 3 and of 5 ids. It has to draft
+    something there too, or nothing is tested. What it drafts must follow from the text and the sampling parameters; how
+    much of it, may depend on past rounds.
+    """
+    built: Make = lambda target: watched(make(target), target)
+    first = attempt("trees and budgets", lambda: keeps_to_budgets(built, toy()))
+    yield first
+    if not first.passed:
+        return  # no generation would come to its end
+    yield attempt("the last generation is forgotten", lambda: forgets(built, toy()))
+    yield attempt("drafts follow from the text", lambda: follows_the_text(built, toy()))
+    yield attempt("rows of a batch stay apart", lambda: keeps_rows_apart(built, toy(eos_id=0)))
+    yield attempt("the target's text on a toy", lambda: keeps_the_text(built, toy()))
+    for sampling in (Sampling(1.0), Sampling(0.7, top_p=0.8)):
+        settings = f"T={sampling.temperature:g}, top-p={sampling.top_p:g}"
+        yield attempt(f"drawn from the q it reports, {settings}", lambda s=sampling: draws_from_q(built, toy(), s))
+        yield attempt(f"the target's law on a toy, {settings}", lambda s=sampling: keeps_the_law(built, toy(3), s))
+    yield from identity(lm, {"the drafter": lambda: built(lm)}, 4, 24, (1, 4), lm)
+
+
+def attempt(name: str, test: Callable[[], str]) -> Check:
+    try:
+        return Check(name, test(), True)
+    except Fault as fault:
+        return Check(name, str(fault), False)
+    except Exception as error:  # the drafter's own, whatever it is
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        return Check(name, f"{type(error).__name__} in {at.name}, line {at.lineno}: {error}", False)
+
+
+def watched(drafter: Drafter, lm: LanguageModel) -> Drafter:
+    """The drafter, whose every proposal is looked at first."""
+    propose = drafter.propose
+
+    def looked_at(budget: list[int]) -> TokenTree:
+        tree = propose(budget)
+        if fault := malformed(tree, budget, lm.model.config.vocab_size):
+            raise Fault(fault)
+        return tree
+
+    drafter.propose = looked_at
+    return drafter
+
+
+def malformed(tree: TokenTree, budget: list[int], vocab: int) -> str | None:
+    tokens, parents, nodes = tree.tokens, tree.parents, tree.tokens.shape[-1]
+    if tokens.shape != (len(budget), nodes) or parents.shape != tokens.shape:
+        return f"tokens {tuple(tokens.shape)} and parents {tuple(parents.shape)} of a tree for {len(budget)} rows"
+    real = tokens >= 0
+    if any(count > most for count, most in zip(tree.counts, budget, strict=True)):
+        return f"{tree.counts} nodes a row, but the budget was {budget}"
+    if (real[:, 1:] & ~real[:, :-1]).any():
+        return f"a node to the right of padding: {tokens.tolist()}"
+    if (tokens >= vocab).any():
+        return f"token {int(tokens.max())}, but the target has {vocab} ids"
+    if (real & ((parents < 0) | (parents > torch.arange(nodes)))).any():
+        return f"a parent that does not stand before its node: {parents.tolist()}"
+    for row, (xs, ps) in enumerate(zip(tokens.tolist(), parents.tolist(), strict=True)):
+        below = [pair for pair in zip(ps, xs, strict=True) if pair[1] >= 0]
+        if len(set(below)) < len(below):
+            return f"row {row} has the same token twice below one node: {xs} below {ps}"
+    if tree.q is not None:
+        if tree.q.shape != (*tokens.shape, vocab):
+            return f"q of shape {tuple(tree.q.shape)}, but it must be {(*tokens.shape, vocab)}"
+        if ((tree.q.sum(-1) - 1).abs() > 1e-5)[real].any():
+            return "a q that does not sum to 1"
+        if (tree.q.gather(2, tokens.clamp(min=0)[:, :, None])[:, :, 0] <= 0)[real].any():
+            return "a token that its q gives probability 0"
+    return None
+
+
+class Told:
+    """A drafter that is told texts as the loop would tell it, but of anybody's choosing."""
+
+    def __init__(self, drafter: Drafter, lm: LanguageModel, prompts: Sequence[list[int]], sampling: Sampling = GREEDY):
+        self.drafter, self.lm, self.texts = drafter, lm, [list(prompt) for prompt in prompts]
+        self.known: dict[tuple[int, ...], Tensor] = {}
+        hidden = None
+        if drafter.layers:
+            hidden = torch.nn.utils.rnn.pad_sequence([self.states(text) for text in self.texts], batch_first=True)
+        drafter.start(lm, 128, [torch.tensor(p) for p in prompts], hidden, Dice(sampling, range(len(prompts))))
+
+    def states(self, text: list[int]) -> Tensor:
+        """The target's hidden states [time, layers, width] that the drafter asks for."""
+        if tuple(text) not in self.known:
+            cache = self.lm.model.new_cache(1, len(text))
+            *named, _ = self.lm.model.states(torch.tensor([text]), cache, layers=self.drafter.layers)
+            self.known[tuple(text)] = torch.stack(named, 2)[0]
+        return self.known[tuple(text)]
+
+    def commit(self, tokens: list[list[int]]) -> None:
+        starts = [len(text) - 1 for text in self.texts]
+        for text, new in zip(self.texts, tokens, strict=True):
+            text += new
+        hidden = None
+        if self.drafter.layers:
+            hidden = [self.states(text)[at:-1] for text, at in zip(self.texts, starts, strict=True)]
+        self.drafter.commit(tokens, hidden)
+
+
+@torch.inference_mode()
+def keeps_to_budgets(make: Make, lm: LanguageModel) -> str:
+    proposals = 0
+    for temperature in (0.0, 1.0):
+        told = Told(make(lm), lm, PROMPTS, Sampling(temperature))
+        for budget in ([0, 0, 0], [0, 1, 9], [9, 2, 0], [1, 1, 1], [5, 2, 30]):
+            told.commit([[3], [4], [1]])
+            told.drafter.propose(budget)
+            proposals += 1
+    return f"{proposals} proposals for three rows, with budgets from 0 to 30"
+
+
+@torch.inference_mode()
+def follows_the_text(make: Make, lm: LanguageModel) -> str:
+    """Walk down its drafts by chance; then ask another one of its kind, which is told the same text at once."""
+    chance, vocab = torch.Generator().manual_seed(0), lm.model.config.vocab_size
+    told, other, tokens = Told(make(lm), lm, PROMPTS[:1]), make(lm), [3]
+    told.commit([tokens[:]])
+    rounds = whole = none = 0
+    while len(tokens) < 100:
+        tree = told.drafter.propose([110 - len(tokens)])
+        again = Told(other, lm, PROMPTS[:1])
+        again.commit([tokens])
+        mine, theirs = paths(tree), paths(again.drafter.propose([110 - len(tokens)]))
+        if not (mine <= theirs or theirs <= mine):
+            raise Fault(
+                f"after {len(tokens)} tokens it drafts {longest(mine)}, but {longest(theirs)} if told the same text at once: "
+                "has it kept what was rejected, or missed what was accepted?"
+            )
+        at, new = 0, list[int]()
+        while True:
+            below = [i for i, parent in enumerate(tree.parents[0].tolist()) if parent == at]
+            others = sorted({*range(vocab)} - {int(tree.tokens[0, i]) for i in below})
+            if not below or (others and torch.rand((), generator=chance) < 0.3):
+                new.append(others[int(torch.randint(len(others), (), generator=chance))])
+                break
+            at = below[int(torch.randint(len(below), (), generator=chance))] + 1
+            new.append(int(tree.tokens[0, at - 1]))
+        drafts = bool(tree.counts[0])
+        rounds, whole, none = rounds + drafts, whole + (drafts and not below), none + (drafts and len(new) == 1)
+        tokens += new
+        told.commit([new])
+    if not rounds:
+        raise Fault("it drafted nothing, so nothing was tested: let make(target) build one that drafts on a toy")
+    return f"{rounds} drafts, {whole} of them accepted to the end and {none} not at all"
+
+
+def paths(tree: TokenTree) -> set[tuple[int, ...]]:
+    """Of the only row: the tokens from the root down to every node."""
+    found: list[tuple[int, ...]] = [()]
+    for token, parent in zip(tree.tokens[0].tolist(), tree.parents[0].tolist(), strict=True):
+        found.append((*found[parent], token))
+    return {*found[1:]}
+
+
+def longest(found: set[tuple[int, ...]]) -> list[int]:
+    return list(max(found, key=lambda path: (len(path), path), default=()))
+
+
+def forgets(make: Make, lm: LanguageModel) -> str:
+    rounds = 0
+    for temperature in (0.0, 1.0):
+        used = make(lm)
+        for prompt in (*PROMPTS, PROMPTS[0]):
+            options: dict[str, Any] = {"max_new_tokens": 20, "sampling": Sampling(temperature)}
+            again, anew = (generate(lm, torch.tensor(prompt), drafter, **options) for drafter in (used, make(lm)))
+            same_drafts(again, anew, "a drafter that has written another text before", "a new one")
+            rounds += len(anew.trace.rounds)
+    return f"{rounds} rounds as a new drafter drafts them"
+
+
+def keeps_rows_apart(make: Make, lm: LanguageModel) -> str:
+    prompts, lengths = [torch.tensor(prompt) for prompt in (*PROMPTS, PROMPTS[0])], list[int]()
+    for temperature, seed in itertools.product((0.0, 1.0), (0, 10)):
+        options: dict[str, Any] = {"max_new_tokens": 20, "sampling": Sampling(temperature)}
+        together = generate_batch(lm, prompts, make(lm), seed=seed, **options)
+        for row, (prompt, mine) in enumerate(zip(prompts, together, strict=True)):
+            alone = generate(lm, prompt, make(lm), seed=seed + row, **options)
+            same_drafts(mine, alone, f"row {row} of {len(prompts)}", "the same request alone")
+        lengths += [len(mine.tokens) for mine in together]
+    return f"{len(lengths)} rows in batches of {len(prompts)}, which ended after {min(lengths)} to {max(lengths)} tokens"
+
+
+def same_drafts(a: Generation, b: Generation, mine: str, theirs: str) -> None:
+    for i, (x, y) in enumerate(zip(a.trace.rounds, b.trace.rounds, strict=False), 1):
+        if paths(x.tree) != paths(y.tree):
+            raise Fault(f"round {i}: {mine} drafts {longest(paths(x.tree))}, {theirs} {longest(paths(y.tree))}")
+    if not torch.equal(a.tokens, b.tokens):
+        raise Fault(f"{mine} writes {a.tokens.tolist()}, {theirs} {b.tokens.tolist()}")
+
+
+def keeps_the_text(make: Make, lm: LanguageModel) -> str:
+    """Prompts of one token and up to the last position, every small number of new tokens, temperatures close to 0."""
+    limit, texts = lm.model.config.max_position_embeddings, 0
+    cases = [(prompt, most) for prompt in PROMPTS for most in (1, 2, 3, 4, 5, 24)]
+    for prompt, most in (*cases, ((PROMPTS[2] * limit)[: limit - 6], 6)):
+        ids, drafter = torch.tensor(prompt), make(lm)
+        wanted = generate(lm, ids, max_new_tokens=most).tokens
+        for sampling in (GREEDY, Sampling(1e-9), Sampling(1.0, top_k=1)):
+            got = generate(lm, ids, drafter, max_new_tokens=most, sampling=sampling).tokens
+            if not torch.equal(got, wanted):
+                asked = f"{len(prompt)} tokens of prompt, {most} new ones, {sampling}"
+                raise Fault(f"{asked}: {got.tolist()}, but plain decoding writes {wanted.tolist()}")
+            texts += 1
+    return f"{texts} texts equal, of 1 to 24 tokens, also at the last position and close to temperature 0"
+
+
+@torch.inference_mode()
+def draws_from_q(make: Make, lm: LanguageModel, sampling: Sampling, rows: int = 5_000) -> str:
+    """Node by node, given the nodes before it: are its tokens as frequent as q, without its earlier siblings, says?"""
+    told = Told(make(lm), lm, PROMPTS[:1] * rows, sampling)
+    told.commit([[3]] * rows)
+    tree = told.drafter.propose([4] * rows)
+    if tree.q is None:
+        return "it reports no q: its drafts are fixed before the target draws"
+    tests = []
+    for i in range(tree.tokens.shape[1]):
+        before = torch.cat((tree.tokens[:, :i], tree.parents[:, : i + 1]), 1)
+        _, groups = before.unique(dim=0, return_inverse=True)
+        for group in range(int(groups.max()) + 1):
+            mine = (groups == group) & (tree.tokens[:, i] >= 0)
+            if mine.sum() < 200:
+                continue
+            q = tree.q[mine, i].double()
+            for j in range(i):
+                sibling = tree.parents[mine, j] == tree.parents[mine, i]
+                q[sibling, tree.tokens[mine, j][sibling]] = 0
+            counts = torch.bincount(tree.tokens[mine, i], minlength=q.shape[1])
+            tests.append(exact.g_test(counts, (q / q.sum(-1, keepdim=True)).mean(0), 0.04, false_alarms=1e-4))
+    if not tests:
+        raise Fault("it drafted nothing")
+    worst = min(tests, key=lambda test: test.p_value)
+    if not worst.passed:
+        raise Fault(f"tokens are not drawn from the q they come with (p-value {worst.p_value:.0e}, {worst.samples} drafts)")
+    power = f"power {tests[0].power:.0%} against {tests[0].effect} total variation at the first"
+    return f"p-value {worst.p_value:.3f} at worst of {len(tests)} tests; {power}"
+
+
+def keeps_the_law(make: Make, lm: LanguageModel, sampling: Sampling, samples: int = 5_000) -> str:
+    test = exact.sampling_test(lm, make(lm), sampling, samples, effect=0.05)
+    if not test.passed:
+        raise Fault(f"the texts have another law (p-value {test.p_value:.0e}, {samples} texts)")
+    return f"p-value {test.p_value:.3f}, {samples} texts; power {test.power:.0%} against {test.effect} total variation"

@@ -288,6 +288,8 @@ def g_test(counts: Tensor, law: Tensor, effect: float = 0.02, false_alarms: floa
     keep = expected > 0
     if (counts[law == 0] > 0).any() or (observed[~keep] > 0).any():
         p_value = 0.0
+    elif keep.sum() < 2:
+        p_value = 1.0  # only one outcome is possible, and it came
     else:
         result = stats.power_divergence(
             observed[keep], expected[keep] * (observed.sum() / expected.sum()), lambda_="log-likelihood"
@@ -296,16 +298,21 @@ def g_test(counts: Tensor, law: Tensor, effect: float = 0.02, false_alarms: floa
     freedom = int(keep.sum()) - 1
     critical = stats.chi2.isf(false_alarms, freedom)
     # A law off by `effect` has a chi-square divergence of at least 4 effect^2 (Cauchy-Schwarz).
-    power = float(stats.ncx2.sf(critical, freedom, 4 * effect**2 * total))
+    power = float(stats.ncx2.sf(critical, freedom, 4 * effect**2 * total)) if freedom else 0.0
     return SamplingTest(p_value, int(total), freedom + 1, effect, power, false_alarms)
 
 
 def sampling_test(
-    lm: LanguageModel, drafter: Drafter | None, sampling: Sampling, samples: int = 100_000, rule: Rule | None = None
+    lm: LanguageModel,
+    drafter: Drafter | None,
+    sampling: Sampling,
+    samples: int = 100_000,
+    rule: Rule | None = None,
+    effect: float = 0.02,
 ) -> SamplingTest:
     """Sample whole generations and test the joint law of tokens 2 to 4; the first comes from prefill, without a draft.
 
-    `rule`: a wrong one in place of the shipped one, to see it caught.
+    `rule`: a wrong one in place of the shipped one, to see it caught. `effect`: whose power is stated.
     """
     from minispec.decode import Decoder
 
@@ -325,4 +332,4 @@ def sampling_test(
             pass
         texts = torch.tensor([request.tokens[1:4] for request in decoder.requests])
         counts += torch.bincount(texts @ torch.tensor([vocab**2, vocab, 1]), minlength=vocab**3).view_as(counts)
-    return g_test(counts, exact_law(lm, prompt, sampling, 4).sum(0))
+    return g_test(counts, exact_law(lm, prompt, sampling, 4).sum(0), effect)
