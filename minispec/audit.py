@@ -426,8 +426,8 @@ def follows_the_text(make: Make, lm: LanguageModel) -> str:
         mine, theirs = paths(tree), paths(again.drafter.propose([110 - len(tokens)]))
         if not (mine <= theirs or theirs <= mine):
             raise Fault(
-                f"after {len(tokens)} tokens it drafts {longest(mine)}, but {longest(theirs)} if told the same text at once: "
-                "has it kept what was rejected, or missed what was accepted?"
+                f"after {len(tokens)} tokens it drafts {longest(mine)}, but {longest(theirs)} if told the same text at "
+                "once: has it kept what was rejected, or missed what was accepted?"
             )
         at, new = 0, list[int]()
         while True:

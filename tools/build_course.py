@@ -11,7 +11,7 @@ nbgrader's own markers, each on a line of its own.
 
 The badge and the install cell for Colab are written here, once for all notebooks. Cell ids come from the file's name and the
 place of the cell, so the same source gives the same bytes. A cell tagged `live` waits for a reader: it is run, but its
-output is not kept.
+output is not kept. One tagged `folded` holds a solution: it is run, and its source shows when it is opened.
 """
 
 from __future__ import annotations
@@ -82,6 +82,8 @@ def build(source: Path) -> NotebookNode:
         tags = cell.metadata.get("tags", [])
         tags = [*tags, "nbval-ignore-output"] if "live" in tags else tags
         cell.metadata = NotebookNode({"tags": tags} if tags else {})
+        if "folded" in tags:  # JupyterLab and Colab show such a cell closed
+            cell.metadata |= {"cellView": "form", "jupyter": NotebookNode(source_hidden=True)}
     return nbformat.v4.new_notebook(cells=cells, metadata=METADATA)
 
 
