@@ -510,8 +510,8 @@ def keeps_the_text(make: Make, lm: LanguageModel) -> str:
 @torch.inference_mode()
 def draws_from_q(make: Make, lm: LanguageModel, sampling: Sampling, rows: int = 5_000) -> str:
     """Node by node, given the nodes before it: are its tokens as frequent as q, without its earlier siblings, says?"""
-    told = Told(make(lm), lm, PROMPTS[:1] * rows, sampling)
-    told.commit([[3]] * rows)
+    told = Told(make(lm), lm, PROMPTS[2:] * rows, sampling)  # several tokens follow its last one, for drafters that count
+    told.commit([[1]] * rows)
     tree = told.drafter.propose([4] * rows)
     if tree.q is None:
         return "it reports no q: its drafts are fixed before the target draws"

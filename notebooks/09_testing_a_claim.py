@@ -90,23 +90,29 @@ show(
 #
 # ## Trap 2: the mean of ratios
 #
-# Two requests, two methods, four times. Which method is faster?
+# Three requests, each answered by two methods. Which method is faster?
 
 # %%
-old, new = np.array([2.0, 10.0]), np.array([1.0, 20.0])  # seconds
-print("mean of the ratios old / new:", np.mean(old / new))
-print("mean of the ratios new / old:", np.mean(new / old))
-print(f"ratio of the totals old / new: {old.sum() / new.sum():.2f}")
-print("median of the ratios old / new:", np.median(old / new))
+old, new = np.array([2.0, 6.0, 10.0]), np.array([1.0, 5.0, 20.0])  # seconds
+print(
+    f"mean of the ratios    old / new {np.mean(old / new):.2f}   new / old {np.mean(new / old):.2f}"
+)
+print(
+    f"median of the ratios  old / new {np.median(old / new):.2f}   new / old {np.median(new / old):.2f}"
+)
+print(
+    f"ratio of the totals   old / new {old.sum() / new.sum():.2f}   new / old {new.sum() / old.sum():.2f}"
+)
 
 # %% [markdown]
-# By the mean of ratios each method is a quarter faster than the other. The mean cannot be trusted here, because a ratio of 2 lies further above 1
-# than a ratio of 1/2 lies below it. Two numbers behave:
+# By the mean of ratios each method is faster than the other. A ratio of 2 lies further above 1 than a ratio of 1/2 lies below it, so the mean
+# favours whatever stands in the denominator. Two numbers behave:
 #
 # - the **ratio of totals** says how long all the work takes. It belongs to whoever pays for the machine, and long requests dominate it;
-# - the **median of pairs** says what a typical request sees. Exchange the methods and it becomes one over itself (with an odd number of pairs). With
-#   two pairs as here it is as foolish as the mean: a median needs pairs.
+# - the **median of pairs** says what a typical request sees: half gain more, half less.
 #
+# Exchange the methods, and each of the two becomes one over itself. Here they disagree: the new method is quicker on two requests of three and
+# loses so much on the third that all three take longer.
 # Report both, and say which is which. Where they differ much, the gain is uneven, and that is a finding.
 #
 # ## Trap 3: requests that were chosen to fit
@@ -117,20 +123,21 @@ print("median of the ratios old / new:", np.median(old / new))
 # %%
 from minispec.bench import rehearse
 
-requests = [request for request in read_requests() if request["id"].endswith("-2")]
+requests = [request for request in read_requests() if request["id"].endswith("-6")]
 prompts = {request["kind"]: target.encode(request["messages"]) for request in requests}
 plain = {
-    kind: ms.generate(target, prompt, max_new_tokens=20).tokens.tolist()
+    kind: ms.generate(target, prompt, max_new_tokens=24).tokens.tolist()
     for kind, prompt in prompts.items()
 }
 rounds = {
-    kind: rehearse(target, ms.NGram(), prompts[kind], tokens, 20) for kind, tokens in plain.items()
+    kind: rehearse(target, ms.NGram(), prompts[kind], tokens, 24) for kind, tokens in plain.items()
 }
 
 # %%
 per_round = {kind: sum(r.emitted for r in rs) / len(rs) for kind, rs in rounds.items()}
 everything = [r for rs in rounds.values() for r in rs]
 overall = sum(r.emitted for r in everything) / len(everything)
+assert per_round["rewrite"] > 1.5 * overall
 print(f"all eight kinds together: {overall:.2f} tokens a round")
 
 # %%
@@ -148,8 +155,8 @@ show(
 )
 
 # %% [markdown]
-# Whoever tests lookup on the tallest bar alone reports a number far above the one for all kinds, without a single wrong measurement. (One request
-# of 20 tokens says little about its kind; notebook 04 has more of them.) Choosing requests is deciding the result. So choose them **before**
+# Whoever tests lookup on rewriting alone reports a number far above the one for all kinds, without a single wrong measurement. (One request
+# of 24 tokens says little about its kind; notebook 04 has more of them.) Choosing requests is deciding the result. So choose them **before**
 # you see any result, all kinds that the claim speaks of, and drop none afterwards. The 48 requests were fixed before the first drafter was trained
 # ([how](../minispec/data/README.md)).
 #
@@ -246,12 +253,12 @@ def lenient(logits, tree):
 
 
 # %%
-decoder = Decoder(target, [prompts["summarise"]], ms.NGram(), max_new_tokens=20)
+decoder = Decoder(target, [prompts["summarise"]], ms.NGram(), max_new_tokens=24)
 decoder.verdict = lenient
 for _ in decoder.run():
     pass
 loose = decoder.results()[0]
-strict = ms.generate(target, prompts["summarise"], ms.NGram(), max_new_tokens=20)
+strict = ms.generate(target, prompts["summarise"], ms.NGram(), max_new_tokens=24)
 
 # %%
 both = list(zip(strict.tokens.tolist(), loose.tokens.tolist()))
@@ -270,7 +277,7 @@ print(f"the texts part after {same} tokens")
 # A change of output can also hide in the length: a method that ends its answers early "saves" time too. Time per token does not see it; equal
 # tokens do.
 #
-# ## Trap 7: four numbers called acceptance
+# ## Trap 7: one word, five numbers
 #
 # Take all rounds of the eight requests, and count.
 
@@ -344,8 +351,11 @@ show(
 )
 
 # %% [markdown]
-# As long as the interval contains 1, nothing has been shown, in either direction. Its width falls with the square root of the number of pairs: half
-# the width takes four times the pairs. So a gain of a factor is seen in ten pairs, one of a few per cent takes hundreds.
+# As long as the interval contains 1, nothing has been shown, in either direction. Its width falls roughly with the square root of the number of pairs:
+# half the width takes four times the pairs. So a gain of a factor is seen in ten or twenty pairs, one of a few per cent takes hundreds.
+#
+# Look at ten pairs: the interval leaves 1 out, and the sign test is not convinced. With so few pairs a bootstrap interval is too narrow: it knows only
+# the values that it has. Where the two disagree, say *cannot tell*.
 #
 # One caution. The bootstrap believes that the pairs are independent samples of what you care about. Ten repeats of one request are ten readings
 # of that request; they say nothing about other requests.
@@ -356,7 +366,7 @@ show(
 #
 # | question | our answer |
 # |---|---|
-# | requests | one of each of the eight kinds, chosen above before any clock was read; at most 20 tokens |
+# | requests | the sixth of each of the eight kinds; at most 24 tokens |
 # | latency | time per output token decides; first token and whole response are reported |
 # | acceptance, overhead | tokens and nodes a round; share of the time spent on drafting |
 # | batch, concurrency | one request at a time, nothing else running |
@@ -381,6 +391,9 @@ assert verdict(3.6 * steady, 3, unchanged=False) == "not supported"
 print("a true factor of 3.0, sixteen pairs:", verdict(3.0 * steady, 3, unchanged=True))
 
 # %% [markdown]
+# (One thing here is not as it should be, and it is said, not hidden: the author had counted tokens a round on these requests before, and took them
+# because their spread shows trap 3 well. For a lesson that is all right; for a result it would not be.)
+#
 # The decision has been tried on simulated pairs whose truth we know. "Cannot tell" is a respectable result. It says: measure more, or claim less.
 #
 # Now run it. Every pair is one request by both methods, one right after the other.
@@ -391,10 +404,10 @@ order = np.random.default_rng(3)
 
 
 def run_by(name, kind):
-    return timed(lambda: ms.generate(target, prompts[kind], methods[name], max_new_tokens=20))
+    return timed(lambda: ms.generate(target, prompts[kind], methods[name], max_new_tokens=24))
 
 
-run_by("lookup", "chat")  # the first passes are slow
+_ = run_by("lookup", "chat")  # the first passes are slow
 
 # %%
 pairs = []
@@ -465,7 +478,7 @@ def report(claim, claimed, pairs):
     return "\n".join(
         [
             f"CLAIM          {claim}",
-            f"requests       {len(prompts)}, one of each kind, at most 20 tokens",
+            f"requests       {len(prompts)}, one of each kind, at most 24 tokens",
             f"pairs          {len(pairs)}, in turn, the order by chance",
             "latency        plain, lookup; median speedup of the pairs (95% interval)",
             line("first token", pairs, lambda seconds, trace: trace.ttft_s),
@@ -510,7 +523,7 @@ from minispec.bench import bench
 from minispec.report import Times
 
 chosen = [request for request in requests if request["kind"] in ("rewrite", "question")]
-result = bench(target, {"ngram": ms.NGram()}, chosen, max_new_tokens=20)
+result = bench(target, {"ngram": ms.NGram()}, chosen, max_new_tokens=24)
 times, base = Times(result, "ngram"), Times(result, "autoregressive")
 
 # %%

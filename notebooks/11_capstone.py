@@ -190,7 +190,7 @@ assert failed.name == "drafts follow from the text"
 kinds = ("chat", "summarise", "rewrite", "code", "code edit", "reasoning")
 requests = [r for r in audit.read_requests() if r["kind"] in kinds and r["id"].endswith("-4")]
 prompts = [target.encode(request["messages"]) for request in requests]
-texts = [ms.generate(target, prompt, max_new_tokens=48).tokens.tolist() for prompt in prompts]
+texts = [ms.generate(target, prompt, max_new_tokens=40).tokens.tolist() for prompt in prompts]
 print(f"{len(texts)} texts, {sum(map(len, texts))} tokens:", ", ".join(r["id"] for r in requests))
 
 # %% [markdown]
@@ -210,7 +210,7 @@ def judge(name, drafter):
     rounds = [
         r
         for prompt, text in zip(prompts, texts)
-        for r in rehearse(target, drafter, prompt, text, 48)
+        for r in rehearse(target, drafter, prompt, text, 40)
     ]
     tokens, n = sum(r.emitted for r in rounds), len(rounds)
     spent = sum(cost(1 + r.nodes) + r.draft_s for r in rounds)
@@ -239,7 +239,7 @@ assert table["repeat last"][0] < min(row[0] for name, row in table.items() if na
 # so its few nodes are well spent; a draft model pays several small passes a round. On a machine with much slack nodes are cheap, and the order by bound comes
 # close to the order by tokens; on one without, thrift wins. Your drafter enters by `judge("mine", ...)`.
 #
-# Six requests of 48 tokens choose between sketches. For a claim, take all 48 requests and notebook 09.
+# Six requests of 40 tokens choose between sketches. For a claim, take all 48 requests and notebook 09.
 #
 # ## Three ideas
 #
