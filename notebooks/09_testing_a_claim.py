@@ -94,15 +94,11 @@ show(
 
 # %%
 old, new = np.array([2.0, 6.0, 10.0]), np.array([1.0, 5.0, 20.0])  # seconds
-print(
-    f"mean of the ratios    old / new {np.mean(old / new):.2f}   new / old {np.mean(new / old):.2f}"
-)
-print(
-    f"median of the ratios  old / new {np.median(old / new):.2f}   new / old {np.median(new / old):.2f}"
-)
-print(
-    f"ratio of the totals   old / new {old.sum() / new.sum():.2f}   new / old {new.sum() / old.sum():.2f}"
-)
+for name, a, b in (("old / new", old, new), ("new / old", new, old)):
+    middle = f"median of the ratios {np.median(a / b):.2f}"
+    print(
+        f"{name}: mean of the ratios {np.mean(a / b):.2f}, {middle}, of totals {a.sum() / b.sum():.2f}"
+    )
 
 # %% [markdown]
 # By the mean of ratios each method is faster than the other. A ratio of 2 lies further above 1 than a ratio of 1/2 lies below it, so the mean

@@ -272,7 +272,8 @@ assert table["repeat last"][0] < min(row[0] for name, row in table.items() if na
 #     propose(budget):          a chain of followers, as long as they are frequent enough
 # ```
 #
-# It may sample from the counts too; then it has to report them as q, after temperature, top-k and top-p: `self.dice.sampling(counts.log())`. (In the
+# It may sample from the counts too; then it has to report them as q, after temperature, top-k and top-p: `self.dice.sampling(counts.log())`. The gate runs
+# thousands of rows at once, so draw for all of them together, as `minispec/drafters/draft_model.py` does. (In the
 # repository, `training/text.npz` has texts: `minispec.train.data.Corpus.load`.)
 #
 # Choose one, or take your own. Stop reading here, and write it. A good order: make it pass the gate while it drafts something silly, then make it clever, and
