@@ -95,10 +95,9 @@ show(
 # %%
 old, new = np.array([2.0, 6.0, 10.0]), np.array([1.0, 5.0, 20.0])  # seconds
 for name, a, b in (("old / new", old, new), ("new / old", new, old)):
-    middle = f"median of the ratios {np.median(a / b):.2f}"
-    print(
-        f"{name}: mean of the ratios {np.mean(a / b):.2f}, {middle}, of totals {a.sum() / b.sum():.2f}"
-    )
+    mean, median = np.mean(a / b), np.median(a / b)
+    print(f"{name}: mean of the ratios {mean:.2f}, their median {median:.2f}, ", end="")
+    print(f"ratio of the totals {a.sum() / b.sum():.2f}")
 
 # %% [markdown]
 # By the mean of ratios each method is faster than the other. A ratio of 2 lies further above 1 than a ratio of 1/2 lies below it, so the mean
