@@ -124,7 +124,7 @@ show(
 )
 
 # %% [markdown]
-# The text is the target's, as always, and hardly a guess is right. So every round pays for a pass over four tokens and gets one. This is a *sound* drafter,
+# The text is the target's, as always, and not one guess is right. So every round pays for a pass over four tokens and gets one. This is a *sound* drafter,
 # and a *bad* one. The two have nothing to do with each other, which is why there are two instruments.
 #
 # ## The gate: is it sound?
