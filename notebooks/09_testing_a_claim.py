@@ -496,7 +496,7 @@ print(report("n-gram lookup makes this model three times faster", 3.0, pairs))
 # Read it as a stranger would. Is there a question of the five that it leaves open? (One: which machine. `minispec bench` stores processor, threads,
 # versions and checksums with every result, and `minispec report` makes tables of it.)
 #
-# The verdict is about the claim, not about lookup. A weaker claim may well be supported by the same pairs:
+# The verdict is about the claim, not about lookup. The same pairs may say something else of a weaker claim:
 
 # %%
 _, ratios = medians(pairs, lambda seconds, trace: trace.tpot_s)
