@@ -546,14 +546,15 @@ print("own features better at position 2:", verdict(b[1] > 1.5 * a[1]))
 # The head that ships with the package is of this kind, trained by `minispec train eagle`.
 
 # %%
-from minispec.checkpoints import WEIGHTS, read_tensor
+from minispec.checkpoints import WEIGHTS
+from minispec.checkpoints.files import read_tensors
 
 shipped = ms.load_drafter("eagle", target)
 net, ids = shipped.net, shipped.net.vocabulary
 own = [w for name, w in net.named_parameters() if not name.startswith(("embed", "lm_head"))]
 print("reads the target's hidden states", net.layers_read, "of", len(model.layers))
 print(f"{sum(w.numel() for w in own) / 1e6:.1f} million trained weights; drafts {len(ids):,} ids")
-d2t = read_tensor(WEIGHTS / "eagle", "d2t")  # what the file holds
+d2t = read_tensors(WEIGHTS / "eagle", "EAGLE head")["d2t"]  # what the file holds
 assert torch.equal(torch.arange(len(d2t)) + d2t, ids.cpu())
 for i in (0, 1000, 4000, 8000):
     print(f"    row {i:>4} of its output drafts id {i} + {d2t[i]} = {i + d2t[i]}: {word(ids[i])!r}")
