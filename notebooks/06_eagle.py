@@ -411,7 +411,6 @@ print("guesses accepted on held-out texts:")
 print(f"    before training {here(f'{start:.2f}')}, shifted {here(f'{right:.2f}')}, ", end="")
 print(f"not shifted {here(f'{wrong:.2f}')}")
 print("better than its start:               ", verdict(right > start + 0.1))
-print("shifted better than not shifted:     ", verdict(right > wrong))
 
 # %%
 with torch.no_grad():
