@@ -95,7 +95,8 @@ show("2.2", emit)
 #
 # In the notebook the loop rewound the drafter's cache, and `write_draft` believed it. That is where the hole came from. Here is a
 # drafter to mend: nobody has rewound anything. All it is told is which tokens its cache holds, `seen`, in order, and what the text is
-# now. The end of `seen` may have been rejected; the text may have grown by tokens that it has never read; it may even have been cut.
+# now. The end of `seen` may have been rejected; the text may have grown by tokens that it has never read; it may even have been cut. You
+# need not keep `seen` up to date and must not change it: whoever calls you does that. At count 0 it does not matter whether you rewind.
 #
 # ```python
 # def write_draft(small, seen, text, count):    # broken
@@ -152,9 +153,10 @@ show("2.3", write_draft)
 #   looks after its own cache.
 # - `prompt` is a list of ids; `eos` an id or None.
 #
-# Emit at most `max_new_tokens` tokens, and end after the end-of-text token. A round drafts at most `count` tokens, and no more than can
-# still be emitted: the target adds one of its own. The first pass reads the prompt, every other pass the pending token and the draft, and
-# nothing else.
+# Emit at most `max_new_tokens` tokens (1 or more), and end after the end-of-text token (one that stands in `prompt` does not count). A
+# round drafts at most `count` tokens and, since the target adds one of its own, at most one less than may still be emitted; where that
+# is 0, `draft` may be called with 0 or not at all. The first pass reads the prompt, every other pass the pending token and the draft, and
+# nothing else. Leave the list `prompt` as it is.
 #
 # Return a list of lists: what each pass emitted, the first one's single token included.
 

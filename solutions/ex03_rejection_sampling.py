@@ -134,8 +134,8 @@ show("3.3", honest_q)
 # Now the whole rule, for a batch whose rows have drafts of different lengths.
 #
 # - `guesses` [batch, n]: a draft a row, padded with -1 on the right. A row may have no guess at all.
-# - `p` [batch, n + 1, vocab]: `p[:, i]` is the target's distribution in the place of guess i. Behind the place after a row's last guess,
-#   its rows mean nothing.
+# - `p` [batch, n + 1, vocab]: `p[:, i]` is the target's distribution in the place of guess i. In a row with k guesses, `p[row, 0]` to
+#   `p[row, k]` have a meaning (the last is what the target says after all guesses); what follows is padding.
 # - `q` [batch, n, vocab]: what the guesses were drawn from; in the place of padding it means nothing.
 # - `u` [batch, n + 1]: uniform numbers. Guess i is tested with `u[:, i + 1]`: kept if u · q < p. The last token of a row is drawn by `pick`
 #   with `u[:, 0]`.
