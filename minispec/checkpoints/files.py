@@ -59,7 +59,7 @@ def check_types(folder: Path, config: dict[str, Any]) -> None:
         ids = not isinstance(value, list) or all(type(i) is int for i in value)
         if kind is not None and value is not None and (type(value) is not kind or not ids):
             raise ValueError(f"config.json in {folder} says {name} = {json.dumps(value)[:40]}, which is no {NAMES[kind]}")
-        if kind is dict and value:
+        if kind is dict and isinstance(value, dict):
             check_types(folder, value)
 
 
