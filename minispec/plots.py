@@ -231,7 +231,7 @@ def tree(parents: Sequence[int], labels: Sequence[str], path: Sequence[int] = ()
 def mask(
     seen: Sequence[Sequence[bool]], names: Sequence[str], title: str = "Who sees whom: a row sees the filled columns"
 ) -> Figure:
-    """An attention mask as a board: row i sees column j where it is filled. The last rows' names label both sides."""
+    """An attention mask as a board: row i sees column j where it is filled. The rows bear the last of the names."""
     rows, columns = len(seen), len(seen[0])
     figure, axes = blank(title, width=2.2 + 0.34 * columns, height=1.4 + 0.34 * rows)
     for y, row in enumerate(seen):

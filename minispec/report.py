@@ -1,4 +1,4 @@
-"""Tables and figures from a result of `minispec bench`.
+"""Tables from a result of `minispec bench`, and what they are made of; `figures.py` draws the same.
 
     minispec report result.json                           # prints the tables; writes result.md, and figures in result/
 
@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minispec.bench import AUTOREGRESSIVE, COLUMNS, Rehearsed
 from minispec.served import beside
 from minispec.theory import Cost, CostModel, fixed_length, interpolated, oracle
-
-if TYPE_CHECKING:
-    pass
 
 PARTS = COLUMNS[4:]
 Table = Iterator[Sequence[Any]]  # the names of the columns, then the rows
@@ -69,25 +66,24 @@ class Times:
         times = [[run["seconds"] / size(run) for run in runs] for runs in self.runs.values()]
         return statistics.median((max(t) - min(t)) / statistics.median(t) for t in times)
 
-    def rounds(self, groups: Groups = None, repeats: bool = False) -> list[dict[str, Any]]:
-        """All rounds, of the first repeat or of all."""
-        groups = self.groups if groups is None else groups
-        runs = [run for group in groups for run in (self.runs[group] if repeats else self.runs[group][:1])]
+    def rounds(self, groups: Groups = None) -> list[dict[str, Any]]:
+        """All rounds of all repeats."""
+        runs = [run for group in (self.groups if groups is None else groups) for run in self.runs[group]]
         return [named(r) for run in runs for row in run["rounds"] for r in row]
 
     def tokens_a_round(self, groups: Groups = None) -> float:
-        return mean_of(r["emitted"] for r in self.rounds(groups, repeats=True))
+        return mean_of(r["emitted"] for r in self.rounds(groups))
 
     def conditional(self) -> list[float]:
         """Acceptance by position, of the tokens that were tried there."""
-        rounds = self.rounds(repeats=True)
+        rounds = self.rounds()
         deepest = max((r["tried"] for r in rounds), default=0)
         tried = [sum(r["tried"] > i for r in rounds) for i in range(deepest)]
         return [sum(r["accepted"] > i for r in rounds) / n for i, n in enumerate(tried)]
 
     def unconditional(self) -> list[float]:
         """Acceptance by position, of all rounds in which something was drafted."""
-        rounds = [r for r in self.rounds(repeats=True) if r["nodes"]]
+        rounds = [r for r in self.rounds() if r["nodes"]]
         deepest = max((r["tried"] for r in rounds), default=0)
         return [mean_of(r["accepted"] > i for r in rounds) for i in range(deepest)]
 
@@ -247,15 +243,8 @@ def baseline(method: str) -> str:
 
 def by_method(result: dict[str, Any], batch: int, temperature: float) -> Table:
     yield (
-        "method",
-        "tokens/s",
-        "speedup",
-        "median of pairs",
-        "quartiles",
-        "decode only",
-        "tokens a round",
-        "spread",
-        "same text",
+        *("method", "tokens/s", "speedup", "median of pairs", "quartiles"),
+        *("decode only", "tokens a round", "spread", "same text"),
     )
     for name in methods_of(result, batch, temperature):
         mine, base = Times(result, name, batch, temperature), Times(result, baseline(name), batch, temperature)
@@ -294,7 +283,7 @@ def acceptance(result: dict[str, Any], batch: int, temperature: float) -> Table:
     )
     for name in drafting(result, batch=batch, temperature=temperature):
         mine = Times(result, name, batch, temperature)
-        rounds = mine.rounds(repeats=True)
+        rounds = mine.rounds()
         nodes, accepted = mean_of(r["nodes"] for r in rounds), mean_of(r["accepted"] for r in rounds)
         positions = (", ".join(f"{rate:.2f}" for rate in rates[:8]) for rates in (mine.conditional(), mine.unconditional()))
         share = f"{accepted / nodes:.2f}" if nodes else ""
@@ -315,13 +304,14 @@ def by_kind(result: dict[str, Any], temperature: float) -> Table:
     kinds = [kind for kind in kinds_of(result) if of_kind(result, base, kind)]
     yield "speedup (tokens a round)", *kinds
     for name in methods_of(result, 1, temperature):
-        mine, row = Times(result, name, 1, temperature), [name]
+        mine, plain = Times(result, name, 1, temperature), Times(result, baseline(name), 1, temperature)
+        row = [name]
         for kind in kinds:
             groups = of_kind(result, mine, kind)
             if name == AUTOREGRESSIVE:
                 row.append(f"{1e3 / mine.decode_rate(groups):.1f} ms a token")
                 continue
-            cell = f"{mine.rate(groups) / Times(result, baseline(name), 1, temperature).rate(groups):.2f}"
+            cell = f"{mine.rate(groups) / plain.rate(groups):.2f}"
             row.append(f"{cell} ({mine.tokens_a_round(groups):.2f})" if mine.has_rounds else cell)
         yield row
 

@@ -13,18 +13,8 @@ from typing import Any
 
 from minispec.hub import first_line
 
-KEPT = (
-    "method",
-    "load",
-    "dtype",
-    "vllm",
-    "completed",
-    "output_throughput",
-    "mean_queue_ms",
-    "median_ttft_ms",
-    "p99_ttft_ms",
-)
-KEPT += ("median_tpot_ms",)
+KEPT = ("method", "load", "dtype", "vllm", "completed", "output_throughput")
+KEPT += ("mean_queue_ms", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms")
 
 
 def read_served(folder: Path) -> list[dict[str, Any]]:

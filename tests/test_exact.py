@@ -124,6 +124,13 @@ def test_an_impossible_token_settles_it():
     assert exact.g_test(torch.tensor([50, 49, 1]), torch.tensor([0.5, 0.5, 0.0])).p_value == 0
 
 
+def test_a_law_of_one_outcome_is_kept_or_broken_and_has_no_power():
+    law = torch.tensor([1.0, 0.0])
+    kept = exact.g_test(torch.tensor([100, 0]), law)
+    assert (kept.p_value, kept.power) == (1.0, 0.0) and kept.passed
+    assert not exact.g_test(torch.tensor([99, 1]), law).passed
+
+
 def test_requests(tmp_path):
     requests = audit.read_requests()
     kinds = {request["kind"] for request in requests}

@@ -130,6 +130,11 @@ def rounds(answer: Answer) -> Picture:
     wanted = continuation(0, tuple(PROMPT), 10)
     target = Reader(0)
     found, why = attempt(answer, target, Scripted(wanted, PROMPT, "rrw"), PROMPT, 10, 3, None)
+    return loop_picture(found, why, wanted[:10], target._passes)
+
+
+def loop_picture(found: Any, why: str, wanted: list[int], read: Any) -> Picture:
+    """What each pass of a loop emitted, under the tokens that the target alone writes."""
     good = isinstance(found, list) and all(isinstance(tokens, list) for tokens in found)
     rows: list[tuple[str, list]] = [("the target alone", [(x, "plain") for x in wanted])]
     start = 0
@@ -143,7 +148,7 @@ def rounds(answer: Answer) -> Picture:
         rows.append((why or "no list of lists", []))
     alt = "The target's own text, and below it what each pass of the loop emits; tokens that differ are struck out."
     figure = strips(rows[:14], "Filled: as the target alone. Thick frame: the pass's own token. Struck out: another token.")
-    return figure, alt, f"emitted: {why or found}; tokens read in each pass: {target._passes}"
+    return figure, alt, f"emitted: {why or found}; tokens read in each pass: {read}"
 
 
 def partings(answer: Answer) -> Picture:

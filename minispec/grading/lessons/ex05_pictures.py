@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from minispec import plots
-from minispec.grading.pictures import PROMPT, Picture, attempt, strips
+from minispec.grading.pictures import PROMPT, Picture, attempt, loop_picture, strips
 
 Answer = Callable[..., Any]
 
@@ -92,17 +92,4 @@ def rounds(answer: Answer) -> Picture:
     wanted = continuation(0, tuple(PROMPT), 14)
     target, heads = TreeReader(0), Heads(0, [*PROMPT, *wanted], ["01x", "10x", "000"])
     found, why = attempt(answer, target, heads, torch.tensor(VOCABULARY), [list(path) for path in PATHS], PROMPT, 10)
-    good = isinstance(found, list) and all(isinstance(tokens, list) for tokens in found)
-    rows: list[tuple[str, list]] = [("the target alone", [(x, "plain") for x in wanted[:10]])]
-    start = 0
-    for i, tokens in enumerate(found if good else []):
-        styles = ["kept" if wanted[start + j : start + j + 1] == [x] else "lost" for j, x in enumerate(tokens)]
-        if styles and styles[-1] == "kept":
-            styles[-1] = "own"
-        rows.append((f"pass {i + 1} emits", [*[("", "none")] * start, *zip(tokens, styles, strict=True)]))
-        start += len(tokens)
-    if not good:
-        rows.append((why or "no list of lists", []))
-    alt = "The target's own text, and below it what each pass of the loop emits; tokens that differ are struck out."
-    figure = strips(rows[:14], "Filled: as the target alone. Thick frame: the pass's own token. Struck out: another token.")
-    return figure, alt, f"emitted: {why or found}; tokens read in each pass: {target._passes}"
+    return loop_picture(found, why, wanted[:10], target._passes)
