@@ -20,6 +20,7 @@ A result is one JSON object, `SCHEMA` 2. Seconds are of `time.perf_counter`; ids
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import hashlib
 import itertools
 import json
@@ -29,6 +30,7 @@ import random
 import statistics
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -409,14 +411,20 @@ def machine(lm: LanguageModel) -> dict[str, Any]:
 def read_result(file: Path) -> dict[str, Any]:
     """A stored result. Raises ValueError for a file that is none, or is of another schema."""
     try:
-        result = json.loads(file.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        stored = file.read_bytes()
+        result = json.loads(gzip.decompress(stored) if file.suffix == ".gz" else stored)
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"{file} cannot be read as a result of `minispec bench`: {error}") from error
     found = result.get("schema") if isinstance(result, dict) else None
     if found != SCHEMA or "runs" not in result:
         what = f"has schema {found}" if found else "is no result of `minispec bench`"
         raise ValueError(f"{file} {what}; this version reads schema {SCHEMA}")
     return result
+
+
+def measured(name: str) -> dict[str, Any]:
+    """A result that the course quotes, such as "bench": `minispec/data/measured/NAME.json.gz`; results/README.md says how it was made."""
+    return read_result(Path(__file__).parent / "data" / "measured" / f"{name}.json.gz")
 
 
 def write_json(result: dict[str, Any], file: Path) -> None:
