@@ -6,6 +6,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# two processes with one thread each: faster than one with two
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+NBVAL := --dist loadfile --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg
 PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
 
 .PHONY: demo test test-notebooks test-notebooks-bare test-nbgrader course lab lint setup clean
@@ -14,12 +17,12 @@ demo: setup
 	$(BIN)/minispec demo
 
 test: setup $(VENV)/course.done $(VENV)/test.done
-	$(BIN)/python -m pytest
+	$(PYTEST) --dist worksteal
 
 test-notebooks: setup $(VENV)/course.done $(VENV)/test.done
 	$(BIN)/python tools/build_course.py --check
-	$(BIN)/python -m pytest tests/notebooks
-	$(BIN)/python -m pytest --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg notebooks solutions
+	$(PYTEST) --dist loadfile tests/notebooks
+	$(PYTEST) $(NBVAL) notebooks solutions
 
 # nbgrader's own run of an exercise, against `minispec grade`; it brings a database, so it is installed only here
 test-nbgrader: setup $(VENV)/course.done $(VENV)/test.done
@@ -28,12 +31,11 @@ test-nbgrader: setup $(VENV)/course.done $(VENV)/test.done
 
 # The same outputs without a GPU, on one thread, without bfloat16 instructions and without ipywidgets?
 test-notebooks-bare: export CUDA_VISIBLE_DEVICES =
-test-notebooks-bare: export OMP_NUM_THREADS = 1
 test-notebooks-bare: export ATEN_CPU_CAPABILITY = avx2
 test-notebooks-bare: export ONEDNN_MAX_CPU_ISA = AVX2
 test-notebooks-bare: export PYTHONPATH = $(CURDIR)/tests/notebooks/without_widgets
 test-notebooks-bare: setup $(VENV)/course.done $(VENV)/test.done
-	$(BIN)/python -m pytest --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg notebooks
+	$(PYTEST) $(NBVAL) notebooks
 
 course: setup $(VENV)/course.done $(VENV)/test.done
 	$(BIN)/python tools/build_course.py --run

@@ -1,6 +1,6 @@
 """Where do the texts of a benchmark part, and was it a rounding tie? From a result of `minispec bench`.
 
-    python benchmarks/divergence.py results/xeon-avx512-2-cores/bench.json
+    python benchmarks/divergence.py minispec/data/measured/bench.json.gz
 
 Each method is compared with its own autoregressive decoding: ours with ours, transformers' with transformers'. Where two
 texts part, the target in float32 reads the common part afresh and the gap between the two tokens' logits is measured.
@@ -8,21 +8,20 @@ texts part, the target in float32 reads the common part afresh and the gap betwe
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import torch
 
 import minispec as ms
-from minispec.audit import TIE, first_gap, read_requests
+from minispec.audit import TIE, first_gap
+from minispec.bench import read_result
 
 
 def main() -> None:
-    result = json.loads(Path(sys.argv[1]).read_text())
+    result = read_result(Path(sys.argv[1]))
     lm = ms.load(dtype="float32")  # it measures the gaps
-    messages = {request["id"]: request["messages"] for request in read_requests()}
-    prompts = [lm.encode(messages[request["id"]]) for request in result["requests"]]
+    prompts = [torch.tensor(request["prompt"]) for request in result["requests"]]
     texts: dict[str, dict[int, torch.Tensor]] = {}
     for run in result["runs"]:
         if run["batch"] == 1 and run["repeat"] == 0:

@@ -10,7 +10,6 @@ shipped one learnt from and on others; then the shipped one with other settings.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,14 @@ from typing import Any
 import torch
 
 import minispec as ms
-from minispec.audit import read_requests
-from minispec.bench import AUTOREGRESSIVE, cost_curve, rehearse
+from minispec.bench import AUTOREGRESSIVE, cost_curve, measured, rehearse
 from minispec.train.data import OWN, Corpus
 
 SETTINGS = [(n, 0.0) for n in (2, 3, 4, 6)] + [(n, sure) for n in (4, 6, 8) for sure in (0.2, 0.3, 0.4, 0.5)]
-RESULT = Path("results/xeon-avx512-2-cores/bench.json")  # holds what the target wrote to the 48 requests
 Pair = tuple[torch.Tensor, list[int]]  # a prompt, and the target's greedy answer
 
 
-def texts(lm: ms.LanguageModel) -> dict[str, list[Pair]]:
+def texts() -> dict[str, list[Pair]]:
     """Greedy answers of the target, by what a drafter had to do with them."""
     learnt, held = Corpus.load(Path("training/text.npz")).split()
     greedy = [[text for text in part if not text.temperature and len(text.answer) > 20] for part in (learnt, held)]
@@ -40,9 +37,10 @@ def texts(lm: ms.LanguageModel) -> dict[str, list[Pair]]:
         name: [(torch.from_numpy(t.prompt.astype(int)), t.answer.tolist()[:128]) for t in group]
         for name, group in chosen.items()
     }
-    runs = [run for run in json.loads(RESULT.read_text())["runs"] if run["method"] == AUTOREGRESSIVE]
-    prompts = [lm.encode(request["messages"]) for request in read_requests()]
-    return groups | {"the 48 requests": [(prompts[run["rows"][0]], run["tokens"][0]) for run in runs]}
+    result = measured("bench")  # holds what the target wrote to the requests
+    prompts = [torch.tensor(request["prompt"]) for request in result["requests"]]
+    runs = [run for run in result["runs"] if run["method"] == AUTOREGRESSIVE and run["repeat"] == 0]
+    return groups | {"requests": [(prompts[run["rows"][0]], run["tokens"][0]) for run in runs]}
 
 
 @torch.inference_mode()
@@ -60,7 +58,7 @@ def agreement(lm: ms.LanguageModel, folder: str | None, pairs: list[Pair]) -> fl
 
 def main() -> None:
     lm = ms.load()
-    groups = texts(lm)
+    groups = texts()
     pairs = groups["held out, own prompts"]
     cost = cost_curve(lm, range(1, 10))
 

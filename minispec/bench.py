@@ -423,7 +423,7 @@ def read_result(file: Path) -> dict[str, Any]:
 
 
 def measured(name: str) -> dict[str, Any]:
-    """A result that the course quotes, such as "bench": `minispec/data/measured/NAME.json.gz`; results/README.md says how it was made."""
+    """A result that the course quotes, such as "bench", from `data/measured/`; results/README.md says how it was made."""
     return read_result(Path(__file__).parent / "data" / "measured" / f"{name}.json.gz")
 
 

@@ -584,10 +584,11 @@ def run_report(args: argparse.Namespace) -> None:
     from minispec.bench import read_result
     from minispec.served import read_served
 
-    result = read_result(Path(args.file))
+    file = Path(args.file)
+    result = read_result(file)
     if args.served:
         result["served"] = read_served(Path(args.served))
-    show_result(result, Path(args.file))
+    show_result(result, file.with_suffix("") if file.suffix == ".gz" else file)
 
 
 def show_result(result: dict[str, Any], file: Path) -> None:

@@ -19,6 +19,7 @@ from minispec.served import beside
 from minispec.theory import Cost, CostModel, fixed_length, interpolated, oracle
 
 PARTS = COLUMNS[4:]
+COUNTERPARTS = {AUTOREGRESSIVE: "autoregressive", "ngram": "prompt lookup", "draft": "assisted"}  # in transformers
 Table = Iterator[Sequence[Any]]  # the names of the columns, then the rows
 Groups = Sequence[tuple[int, ...]] | None
 
@@ -87,13 +88,17 @@ class Times:
         deepest = max((r["tried"] for r in rounds), default=0)
         return [mean_of(r["accepted"] > i for r in rounds) for i in range(deepest)]
 
+    def middle(self) -> list[dict[str, Any]]:
+        """Of each group the repeat that took the median time (of an even number the quicker of the two)."""
+        return [sorted(runs, key=lambda run: run["seconds"])[(len(runs) - 1) // 2] for runs in self.runs.values()]
+
     def emitted(self) -> int:
-        """Tokens of all runs after the first of each row; in a batch those of all rows."""
-        return sum(size(run) - len(run["tokens"]) for runs in self.runs.values() for run in runs)
+        """Tokens of the middle runs after the first of each row; in a batch those of all rows."""
+        return sum(size(run) - len(run["tokens"]) for run in self.middle())
 
     def parts(self) -> dict[str, float]:
-        """Seconds by phase, of all runs; the rows of a batch share the time of their rounds."""
-        longest = [named(r) for runs in self.runs.values() for run in runs for r in max(run["rounds"], key=len)]
+        """Seconds by phase, of the middle runs; the rows of a batch share the time of their rounds."""
+        longest = [named(r) for run in self.middle() for r in max(run["rounds"], key=len)]
         return {name: sum(r[name] for r in longest) for name in PARTS}
 
 
@@ -163,7 +168,7 @@ class Bounds:
     def predicted(self, times: Times) -> tuple[float, float]:
         """Seconds of verifying that the cost model predicts for a method's runs, and those that were measured."""
         predicted = measured = 0.0
-        for run in (run for runs in times.runs.values() for run in runs):
+        for run in times.middle():
             prompts = [len(self.result["requests"][row]["prompt"]) for row in run["rows"]]
             done = [1] * len(prompts)
             for step in range(max(map(len, run["rounds"]))):
@@ -215,6 +220,8 @@ def report(result: dict[str, Any], per_request: bool = False) -> str:
     if "served" in result:
         blocks += ["Beside a server (a batch starts together; a server's requests wait in its queue):"]
         blocks += [markdown(beside(result))]
+    if any(run["method"] in map("transformers {}".format, COUNTERPARTS.values()) for run in result["runs"]):
+        blocks += ["Beside transformers' own `generate`, medians of pairs of runs:", markdown(counterparts(result))]
     if rehearsed(result):
         blocks += ["What the drafts allow, at batch 1:", markdown(limits(result))]
     curve = ", ".join(f"{n}: {1e3 * s:.1f}" for n, s in Bounds(result).curve.items())
@@ -314,6 +321,27 @@ def by_kind(result: dict[str, Any], temperature: float) -> Table:
             cell = f"{mine.rate(groups) / plain.rate(groups):.2f}"
             row.append(f"{cell} ({mine.tokens_a_round(groups):.2f})" if mine.has_rounds else cell)
         yield row
+
+
+def counterparts(result: dict[str, Any]) -> Table:
+    """Each method against what transformers has of the same kind, on the same weights: single requests, greedy."""
+    yield (
+        "method",
+        "ours, tokens/s",
+        "transformers, tokens/s",
+        "ours / transformers",
+        "quartiles",
+        "gain, ours",
+        "gain, theirs",
+    )
+    base, peer = Times(result, AUTOREGRESSIVE, 1, 0.0), Times(result, f"transformers {AUTOREGRESSIVE}", 1, 0.0)
+    for name, theirs in COUNTERPARTS.items():
+        mine, other = Times(result, name, 1, 0.0), Times(result, f"transformers {theirs}", 1, 0.0)
+        if mine.runs and other.runs:
+            low, middle, high = quartiles(mine.pairs(other))
+            gains = f"{mine.rate() / base.rate():.2f}", f"{other.rate() / peer.rate():.2f}"
+            rates = f"{mine.rate():.1f}", f"{other.rate():.1f}"
+            yield f"{name} ({theirs})", *rates, f"{middle:.2f}", f"{low:.2f} to {high:.2f}", *gains
 
 
 def limits(result: dict[str, Any]) -> Table:

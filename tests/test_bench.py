@@ -1,6 +1,9 @@
 """The benchmark: every method has its turn, what is counted is right, a stop loses nothing, tables add up by hand."""
 
+import gzip
+import importlib
 import json
+import re
 import statistics
 from pathlib import Path
 
@@ -216,6 +219,18 @@ def test_tables_from_numbers_that_can_be_checked_by_hand():
     assert "first token, milliseconds a token" in table and "1000 / 666.7 / 5.00 / 3.00" in table
 
 
+def test_each_method_beside_its_counterpart_in_transformers():
+    result = by_hand()
+    theirs = {"transformers autoregressive": 14.0, "transformers assisted": 10.0}
+    result["runs"] += [known(name, s, 7, None, i) for name, s in theirs.items() for i in range(3)]
+    rows = rows_of(report.report(result), "ours / transformers")
+    assert rows["autoregressive (autoregressive)"] == ["1.0", "0.5", "2.00", "1.11 to 2.17", "1.00", "1.00"], (
+        "14/6, 14/7, 14/61"
+    )
+    assert rows["draft (assisted)"] == ["1.4", "0.7", "2.00", "1.16 to 2.25", "1.40", "1.40"], "10/5, 10/31, 10/4"
+    assert not any(name.startswith("ngram") for name in rows)
+
+
 def test_the_four_acceptances_come_from_the_same_rounds():
     result = by_hand()
     rounds = [[3, 1, 0, 1], [3, 3, 2, 3], [2, 2, 2, 3], [0, 0, 0, 1], [3, 2, 2, 2]]  # the last one was cut by the budget
@@ -273,6 +288,28 @@ def test_a_file_that_is_no_result_is_refused(tmp_path, content, message):
     (tmp_path / "r.json").write_text(content)
     with pytest.raises(ValueError, match=message):
         bench.read_result(tmp_path / "r.json")
+
+
+def test_a_compressed_result_is_read_and_a_torn_one_refused(tmp_path):
+    whole = gzip.compress(json.dumps(by_hand() | {"schema": bench.SCHEMA}).encode())
+    (tmp_path / "r.json.gz").write_bytes(whole)
+    assert report.report(bench.read_result(tmp_path / "r.json.gz")) == report.report(by_hand())
+    for torn in (whole[: len(whole) // 2], b"no gzip", whole[:20] + b"\0\0" + whole[22:]):
+        (tmp_path / "r.json.gz").write_bytes(torn)
+        with pytest.raises(ValueError, match="cannot be read as a result"):
+            bench.read_result(tmp_path / "r.json.gz")
+
+
+def test_the_pages_say_what_the_committed_results_say(monkeypatch):
+    """`python benchmarks/findings.py` writes what stands between the marks."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "benchmarks"))
+    findings = importlib.import_module("findings")
+    made = findings.blocks({name: bench.measured(name) for name in findings.NAMES})
+    pictures = re.findall(r"]\((\S+\.png)\)", "".join(made.values()))
+    assert len(pictures) == 8 and all((findings.RESULTS / picture).exists() for picture in pictures)
+    for page in findings.PAGES:
+        text = page.read_text()
+        assert "<!-- end -->" in text and findings.filled(text, made) == text, page
 
 
 def test_the_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
