@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from scipy.stats import spearmanr
 
-from minispec.bench import AUTOREGRESSIVE, measured, read_result
+from minispec.bench import AUTOREGRESSIVE, measured
 from minispec.figures import figures, write
 from minispec.report import (
     Bounds,
@@ -187,14 +187,6 @@ def choice(result: dict[str, Any]) -> Iterator[Sequence[Any]]:
         yield kind, f"{again:.0%}", first if gain > 1 else "none", f"{gain:.2f}", f"{second} ({less:.2f})", losing
 
 
-def repeated(one: dict[str, Any], two: dict[str, Any]) -> Iterator[Sequence[Any]]:
-    """Two runs of the same command: how far the medians of the pairs lie apart."""
-    yield "median speedup of pairs", "first run", "second run", "apart"
-    for name in drafting(one):
-        a, b = (statistics.median(Times(r, name).pairs(Times(r, AUTOREGRESSIVE))) for r in (one, two))
-        yield name, f"{a:.3f}", f"{b:.3f}", f"{abs(a / b - 1):.1%}"
-
-
 def conditions(result: dict[str, Any]) -> str:
     m, options = result["machine"], result["settings"]
     versions = f"torch {m['torch']}, transformers {m['transformers']}"
@@ -214,7 +206,6 @@ def blocks(results: dict[str, dict[str, Any]]) -> dict[str, str]:
         "choice": markdown(choice(bench)),
         "transformers": markdown(counterparts(results["peers"])),
         "server": markdown(beside(results["batches"])),
-        "repeated": markdown(repeated(bench, read_result(HERE / "bench-again.json.gz"))),
     }
     found = list(findings(bench, results["batches"], results["temperatures"]))
     rows = [(i, f.there, f.verdict) for i, f in enumerate(found, 1)]
