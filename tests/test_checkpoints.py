@@ -157,6 +157,10 @@ def without(tensors, *names):
     return {name: x for name, x in tensors.items() if name not in names}
 
 
+def changed(tensors, name, change):
+    return tensors | {name: change(tensors[name])}
+
+
 BROKEN_MEDUSA = {
     "a block's tensor is missing": ("v1 pt", {}, lambda t: without(t, "1.0.linear.bias"), "lack 1.0.linear.bias"),
     "one head's matrix is missing": ("v1 pt", {}, lambda t: without(t, "1.2.weight"), "lack 1.2.weight"),
@@ -183,7 +187,14 @@ BROKEN_MEDUSA = {
     "ids that are no numbers": ("vllm some ids", {}, lambda t: t | {"token_map": torch.ones(5)}, "int64"),
     "another target": ("vllm", {"vocab_size": 32000}, None, "vocabulary of 32000, width 16, not for toy"),
     "a whole model": ("v2 pt", {}, lambda t: {f"medusa_head.{n}": x for n, x in t.items()}, "Medusa-2"),
-    "no heads at all": ("v2 pt", {}, lambda t: {"a.weight": torch.ones(2)}, "no tensor is called 0.0.linear.weight"),
+    "no heads at all": ("v2 pt", {}, lambda t: {"a.weight": torch.ones(2)}, "called 0.0.linear.weight; it holds a.weight"),
+    "no tensors at all": ("v2 pt", {}, lambda t: {}, "it holds none"),
+    "whole numbers": ("v1 pt", {}, lambda t: t | {"0.2.weight": torch.ones(VOCAB, WIDTH).long()}, "0.2.weight .* int64"),
+    "eight bits": ("v1 pt", {}, lambda t: changed(t, "0.0.linear.bias", lambda x: x.to(torch.float8_e4m3fn)), "as float8"),
+    "no number": ("vllm", {}, lambda t: changed(t, "lm_heads.0.weight", lambda x: x / 0.0), "lm_heads.0.weight .* NaN"),
+    "no heads by flag": ("v1 pt", {"medusa_num_heads": 0}, None, "medusa_num_heads = 0, which is no whole number above 0"),
+    "more ids than there are": ("vllm", {"truncated_vocab_size": VOCAB + 1}, None, "lack token_map"),
+    "an empty token_map": ("vllm some ids", {}, lambda t: t | {"token_map": torch.tensor([]).long()}, "names no ids"),
 }
 
 
@@ -451,11 +462,34 @@ BROKEN_EAGLE = {
         lambda t: t | {"fc.weight": torch.ones(16, 32)},
         r"\[16, 32\], not \[16, 48\]",
     ),
+    "a query row too many, a key row too few": (
+        "3",
+        {},
+        lambda t: t | {f"midlayer.self_attn.{x}_proj.weight": torch.ones(n, 32) for x, n in (("q", 17), ("k", 7))},
+        r"q_proj.weight .* \[17, 32\], not \[16, 32\]",
+    ),
+    "gate turned": (
+        "1",
+        {},
+        lambda t: changed(t, "layers.0.mlp.gate_proj.weight", lambda x: x.T),
+        r"gate_.* \[16, 32\], not",
+    ),
+    "whole numbers": ("3", {}, lambda t: changed(t, "norm.weight", lambda x: x.long()), "norm.weight .* stored as int64"),
+    "no number": ("speculators", {}, lambda t: changed(t, "fc.weight", lambda x: x.log()), "fc.weight .* holds NaN"),
+    "no number in the embeddings": (
+        "3 own embeddings",
+        {},
+        lambda t: changed(t, "embed_tokens.weight", lambda x: x / 0.0),
+        "embed_tokens.weight .* holds NaN",
+    ),
     "keys of another width": ("3", {}, lambda t: t | {"midlayer.self_attn.k_proj.weight": torch.ones(16, 32)}, "has shape"),
     "a bias by flag": ("1 without bias", {"bias": True}, None, "lack fc.bias"),
     "a bias by silence": ("1 without bias", {"bias": None}, None, "lack fc.bias"),
     "no bias by flag": ("1", {"bias": False}, None, "lacks: fc.bias"),
     "attention's biases by flag": ("1", {"qkv_bias": True}, None, "lack layers.0.self_attn.q_proj.bias"),
+    "another architecture": ("3", {"architectures": ["Gemma2ForCausalLM"]}, None, "Gemma2ForCausalLM.*only Llama's"),
+    "angles of another kind": ("3", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, None, "'dynamic' is not"),
+    "angles of no kind": ("3", {"rope_scaling": {"rope_type": "linear", "factor": 0.0}}, None, "come no angles"),
     "two layers": ("3", {"num_hidden_layers": 2}, None, "num_hidden_layers = 2, but only 1 is computed"),
     "norms before fc": ("3", {"fc_norm": True}, None, "fc_norm = true, but only false"),
     "no norm before lm_head": ("3 specforge", {"norm_output": False}, None, "norm_output = false, but only true"),
@@ -522,6 +556,11 @@ def test_a_copy_of_the_targets_embeddings_takes_no_memory_and_is_not_written(lm,
         ("3", "eagle_config", [1]),
         ("1", "bias", "false"),
         ("1", "rms_norm_eps", "small"),
+        ("1", "rms_norm_eps", 0),
+        ("3", "rope_theta", "10000"),
+        ("3", "intermediate_size", -1),
+        ("3", "architectures", "LlamaForCausalLM"),
+        ("3", "minispec", {"num_tokens": 0}),
         ("speculators", "transformer_layer_config", LLAMA | {"vocab_size": None, "intermediate_size": "x"}),
         ("speculators", "eagle_aux_hidden_state_layer_ids", [2, 3, "4"]),
         ("speculators", "eagle_aux_hidden_state_layer_ids", 2),
@@ -529,7 +568,9 @@ def test_a_copy_of_the_targets_embeddings_takes_no_memory_and_is_not_written(lm,
 )
 def test_values_of_another_type_are_refused_by_name(lm, tmp_path, kind, flag, value):
     config, tensors, file, _ = EAGLE[kind]
-    with pytest.raises(ValueError, match=f"says ({flag}|intermediate_size) = .* is no |no configuration .*{flag}"):
+    with pytest.raises(
+        ValueError, match=f"says ({flag}|intermediate_size|num_tokens) = .* is no |no configuration .*{flag}"
+    ):
         load_drafter("eagle", lm, write(tmp_path, config | {flag: value}, tensors, file))
 
 
@@ -553,7 +594,7 @@ def test_damaged_files_and_pickles_of_more_than_tensors_are_refused(lm, tmp_path
     whole = (folder / file).read_bytes()
     for size in (0, 50, len(whole) // 2, len(whole) - 1):
         (folder / file).write_bytes(whole[:size])
-        with pytest.raises(ValueError, match=r"medusa_lm_head.pt is damaged \(.*fetch it again"):
+        with pytest.raises(ValueError, match=r"medusa_lm_head.pt is damaged, or no file of torch.save \(.*fetch it again"):
             load_drafter("medusa", lm, folder)
     for content, message in (
         (tensors | {"code": Code()}, r"not a pickle of plain tensors \(global posix.system\)|global nt.system"),
@@ -580,6 +621,68 @@ def test_damaged_files_and_pickles_of_more_than_tensors_are_refused(lm, tmp_path
             (folder / "config.json").write_text(text)
             with pytest.raises(ValueError, match="config.json"):
                 load_drafter(method, lm, folder)
+
+
+def pointer(folder, file):
+    (folder / file).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+
+
+def index(folder, file, text='{"weight_map": {"a": "gone"}}'):
+    (folder / ("pytorch_model.bin" if file.endswith(".bin") else "model.safetensors")).with_suffix(
+        (folder / file).suffix + ".index.json"
+    ).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("3 all ids", pointer, "model.safetensors is a pointer of Git LFS"),
+        ("3", pointer, "pytorch_model.bin is a pointer of Git LFS"),
+        ("3 all ids", index, "lacks gone, which model.safetensors.index.json names"),
+        ("3", index, "lacks gone, which pytorch_model.bin.index.json names"),
+        ("3 all ids", lambda folder, file: index(folder, file, "[]"), "index.json cannot be read"),
+        (
+            "3 all ids",
+            lambda f, file: save_file({"fc.weight": torch.ones(2)}, f / "b.safetensors"),
+            "two files .* fc.weight",
+        ),
+        ("3 all ids", lambda f, file: ((f / file).unlink(), (f / file).mkdir()), "neither a .safetensors file nor"),
+        ("3", lambda f, file: (f / file).write_text("<html>"), "damaged, or no file of torch.save"),
+        ("3", lambda f, file: torch.save({"a": torch.ones(2).numpy()}, f / file), r"\(GLOBAL numpy\S+\)"),
+        ("3", lambda f, file: torch.jit.script(torch.nn.Linear(1, 1)).save(str(f / file)), r"\(TorchScript\)"),
+        ("3", lambda f, file: torch.save({0: torch.ones(2)}, f / file), "not a table of tensors alone"),
+        ("3", lambda f, file: torch.save({"a": torch.ones(2).to_sparse()}, f / file), "not a table of tensors alone"),
+        ("3", lambda f, file: torch.save({"a": torch.ones(2, device="meta")}, f / file), "not a table of tensors alone"),
+        ("3", lambda f, file: (f / "config.json").write_text("[" * 99999), "config.json cannot be read"),
+    ],
+)
+def test_folders_with_files_of_another_kind_are_refused_by_name(lm, tmp_path, kind, change, message):
+    change(write(tmp_path, *EAGLE[kind][:3]), EAGLE[kind][2])
+    with pytest.raises(ValueError, match=message):
+        load_drafter("eagle", lm, tmp_path)
+
+
+def test_weights_in_several_files_are_those_of_their_index(lm, tmp_path):
+    config, tensors, _, _ = EAGLE["3 all ids"]
+    write(tmp_path, config, without(tensors, "fc.weight"), "model-1.safetensors")
+    save_file({"fc.weight": tensors["fc.weight"]}, tmp_path / "model-2.safetensors")
+    save_file({"fc.weight": tensors["fc.weight"] * 2}, tmp_path / "older.safetensors")  # not named, so not read
+    files = {name: f"model-{2 if name == 'fc.weight' else 1}.safetensors" for name in tensors}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    assert torch.equal(read_eagle(tmp_path, lm)[0].fc.weight, tensors["fc.weight"].double())
+
+
+def test_blocks_that_share_their_memory_are_written_whole(tmp_path):
+    """Medusa's own code repeats one block, so its files name numbers twice; absent biases are zeros."""
+    lm = ms.toy(vocab_size=VOCAB, num_hidden_layers=LAYERS, dtype="float32")
+    one = noise({"weight": (WIDTH, WIDTH), "bias": (WIDTH,)})
+    config, tensors, file = MEDUSA["v2 pt"]
+    for kind in ((config, {name: one[name.split(".")[-1]] for name in tensors}, file), MEDUSA["vllm without biases"]):
+        drafter = load_drafter("medusa", lm, write(tmp_path / kind[2], *kind))
+        for layout in ("vllm", "original"):
+            export_drafter(drafter, lm, tmp_path / kind[2] / layout, layout)
+            state = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(1))
+            assert torch.equal(read_medusa(tmp_path / kind[2] / layout, lm)[0](state), drafter.net(state))
 
 
 def test_nothing_half_written_stays(lm, tmp_path):

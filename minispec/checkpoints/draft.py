@@ -10,7 +10,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from minispec.checkpoints.files import (
@@ -23,7 +22,7 @@ from minispec.checkpoints.files import (
     write_folder,
 )
 from minispec.drafters.draft_model import DraftModel
-from minispec.hub import LanguageModel, load, load_weights
+from minispec.hub import LanguageModel, empty_model, load, load_weights
 from minispec.model import Transformer
 
 # How our draft models draft unless told otherwise: chosen on held-out texts, on two CPU cores (weights/draft.md).
@@ -51,8 +50,7 @@ def load_own_draft(folder: Path, lm: LanguageModel, options: dict[str, Any]) -> 
     if "vocabulary" not in tensors:
         raise ValueError(f"the weights in {folder} lack vocabulary")
     vocabulary = vocabulary_map(folder, "vocabulary", tensors.pop("vocabulary"), theirs.vocab_size)
-    with torch.device("meta"):
-        model = Transformer(config)
+    model = empty_model(folder, Transformer, config)
     load_weights(model, folder, lm.model.device, lm.model.dtype, shared, tensors=tensors)
     small = LanguageModel(model.eval().requires_grad_(False), lm.tokenizer, lm.eos_ids, None, folder.name)
     return DraftModel(small, vocabulary=vocabulary.to(lm.model.device), **DRAFT_OPTIONS | options)

@@ -20,6 +20,7 @@ for.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from minispec.checkpoints.files import (
 )
 from minispec.drafters.dynamic_tree import DynamicTree
 from minispec.drafters.eagle import Eagle, EagleNet
-from minispec.hub import LanguageModel, checkpoint_names, first_line, load_weights
+from minispec.hub import LanguageModel, checkpoint_names, empty_model, first_line, load_weights
 from minispec.tree import grow
 
 BESIDE = ("minispec", "eagle_config", "eagle_aux_hidden_state_layer_ids", "draft_vocab_size", "target_hidden_size")
@@ -83,13 +84,8 @@ def read_eagle(folder: Path, lm: LanguageModel) -> tuple[EagleNet, dict[str, Any
     if count is None:
         raise ValueError(f"config.json in {folder} lacks draft_vocab_size: readers disagree on what that means")
     vocabulary = drafted(folder, tensors, count, size)
-    with torch.device("meta"):
-        net = EagleNet(
-            config,
-            layers_read(folder, stored, theirs.num_hidden_layers) if eagle == 3 else (theirs.num_hidden_layers,),
-            vocabulary,
-            eagle,
-        )
+    layers = layers_read(folder, stored, theirs.num_hidden_layers) if eagle == 3 else (theirs.num_hidden_layers,)
+    net = empty_model(folder, EagleNet, config, layers, vocabulary, eagle)
     shared: dict[str, Tensor] = {}
     copied, embedding = tensors.get("embed_tokens.weight"), lm.model.embed_tokens.weight
     if copied is None or torch.equal(copied.to(embedding), embedding):  # a copy would only take memory
@@ -118,14 +114,17 @@ def layer_config(folder: Path, stored: dict[str, Any], eagle: int) -> Any:
     refuse_flags(folder, stored, {"fc_norm": False, "norm_before_fc": False})
     refuse_flags(folder, stored.get("eagle_config") or {}, {"use_aux_hidden_state": True})
     refuse_flags(folder, flat, {"num_hidden_layers": 1, "model_type": "llama"})
-    missing = [name for name in NEEDED if name not in flat]
+    for name in (*(stored.get("architectures") or ()), *(flat.get("architectures") or ())):
+        if not re.search("llama|^eagle", name, re.IGNORECASE):
+            raise ValueError(f"config.json in {folder} says architectures = [{name}], but only Llama's layer is computed")
+    missing = [name for name in NEEDED if flat.get(name) is None]
     if missing:
         raise ValueError(f"config.json in {folder} lacks {', '.join(missing)}")
     family = (
         "Qwen2ForCausalLM" if flat.get("qkv_bias") else "LlamaForCausalLM"
     )  # Qwen2's attention: biases, but not at o_proj
     changes = {"architectures": [family], "num_hidden_layers": 1, "tie_word_embeddings": False}
-    kept = {name: value for name, value in flat.items() if name not in (*BESIDE, "layer_types")}
+    kept = {name: value for name, value in flat.items() if value is not None and name not in (*BESIDE, "layer_types")}
     try:
         config = LlamaConfig.from_dict(kept | changes)
     except Exception as error:  # transformers' own checks of values have no common base

@@ -13,38 +13,41 @@ import pickle
 import re
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from minispec.hub import checkpoint_names, first_line
+from minispec.hub import checkpoint_names, first_line, part_rows, refuse_twice, weight_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from minispec.model import Transformer
 
 HEAD_FILES = ("medusa_lm_head.pt", "pytorch_model*.bin")  # where published heads are not in safetensors
 LARGEST = 64  # nodes of a tree
-COUNTS = ("medusa_num_heads", "medusa_num_layers", "num_heads", "num_hidden_layers", "hidden_size", "vocab_size")
+COUNTS = ("medusa_num_heads", "medusa_num_layers", "num_heads", "num_hidden_layers", "hidden_size", "vocab_size", "head_dim")
 COUNTS += ("truncated_vocab_size", "draft_vocab_size", "target_hidden_size", "intermediate_size", "num_attention_heads")
-KINDS = {
-    int: (*COUNTS, "num_key_value_heads", "head_dim"),
-    bool: ("bias", "qkv_bias", "medusa_fc_bias", "original_lm_head", "norm_before_residual", "norm_output"),
-    dict: ("eagle_config", "transformer_layer_config", "minispec"),
-    list: ("eagle_aux_hidden_state_layer_ids",),
+COUNTS += ("num_key_value_heads", "max_position_embeddings", "num_tokens", "depth", "top_k", "nodes")
+FLAGS = ("bias", "qkv_bias", "medusa_fc_bias", "original_lm_head", "norm_before_residual", "norm_output")
+LISTS = ("eagle_aux_hidden_state_layer_ids",)
+# What a field that is read here must hold, and the names of those fields.
+KINDS: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
+    "whole number above 0": (lambda x: type(x) is int and x > 0, COUNTS),
+    "number above 0": (lambda x: type(x) in (int, float) and 0 < x < float("inf"), ("rms_norm_eps", "rope_theta")),
+    "true or false": (lambda x: type(x) is bool, FLAGS),
+    "object": (lambda x: type(x) is dict, ("eagle_config", "transformer_layer_config", "minispec", "dynamic")),
+    "list of names": (lambda x: type(x) is list and all(type(i) is str for i in x), ("architectures",)),
+    "list of whole numbers": (lambda x: type(x) is list and all(type(i) is int for i in x), LISTS),
 }
-NAMES = {int: "whole number", bool: "true or false", dict: "object", list: "list of whole numbers"}
 
 
 def read_config(folder: Path, what: str) -> dict[str, Any]:
     """A drafter's config.json. Raises ValueError if it is not there or no JSON object."""
     try:
         config = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{folder} holds no {what}: config.json cannot be read ({first_line(error)})") from error
     if not isinstance(config, dict):
         raise ValueError(f"{folder} holds no {what}: its config.json is not an object")
@@ -54,13 +57,13 @@ def read_config(folder: Path, what: str) -> dict[str, Any]:
 
 def check_types(folder: Path, config: dict[str, Any]) -> None:
     """Raise ValueError if a field that is read here holds another type than it should; null stands for absent."""
-    for name, value in config.items():
-        kind = next((kind for kind, names in KINDS.items() if name in names), None)
-        ids = not isinstance(value, list) or all(type(i) is int for i in value)
-        if kind is not None and value is not None and (type(value) is not kind or not ids):
-            raise ValueError(f"config.json in {folder} says {name} = {json.dumps(value)[:40]}, which is no {NAMES[kind]}")
-        if kind is dict and isinstance(value, dict):
-            check_types(folder, value)
+    for kind, (fits, names) in KINDS.items():
+        for name in names:
+            value = config.get(name)
+            if value is not None and not fits(value):
+                raise ValueError(f"config.json in {folder} says {name} = {json.dumps(value)[:40]}, which is no {kind}")
+            if isinstance(value, dict):
+                check_types(folder, value)
 
 
 def read_tensors(folder: Path, what: str) -> dict[str, Tensor]:
@@ -68,15 +71,17 @@ def read_tensors(folder: Path, what: str) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    files = sorted(folder.glob("*.safetensors")) or sorted(f for pattern in HEAD_FILES for f in folder.glob(pattern))
+    files = weight_files(folder, "*.safetensors") or weight_files(folder, *HEAD_FILES)
     if not files:
         raise ValueError(f"{folder} holds no {what}: neither a .safetensors file nor {' or '.join(HEAD_FILES)}")
     tensors: dict[str, Tensor] = {}
     for file in files:
         try:
-            tensors |= load_file(file) if file.suffix == ".safetensors" else read_pickle(file)
+            content = load_file(file) if file.suffix == ".safetensors" else read_pickle(file)
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{file} is damaged ({first_line(error)}); fetch it again") from error
+        refuse_twice(folder, tensors, content)
+        tensors |= content
     return tensors
 
 
@@ -86,18 +91,23 @@ def read_pickle(file: Path) -> dict[str, Tensor]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             content = torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        found = re.search(r"unsupported (GLOBAL|operand) (\S+)", str(error), re.IGNORECASE)
-        reason = f"{found[1].lower()} {found[2]}" if found else first_line(error)
-        raise ValueError(
-            f"{file} is not a pickle of plain tensors ({reason}), so it was not opened: it could run code. Convert it to "
-            "safetensors where you trust it"
-        ) from error
     except Exception as error:  # what a damaged file makes the reader stumble over is anything
-        raise ValueError(f"{file} is damaged ({type(error).__name__}: {first_line(error)}); fetch it again") from error
-    if not (isinstance(content, dict) and all(isinstance(x, Tensor) for x in content.values())):
+        found = re.search(r"GLOBAL \S+|TorchScript|operand \d+", str(error))
+        if found and (found[0][:7] != "operand" or file.read_bytes()[:1] == pickle.PROTO):
+            raise ValueError(
+                f"{file} is not a pickle of plain tensors ({found[0]}), so it was not opened: it could run code. Convert it "
+                "to safetensors where you trust it"
+            ) from error
+        reason = f"{type(error).__name__}: {first_line(error).partition('. ')[0]}"
+        raise ValueError(f"{file} is damaged, or no file of torch.save ({reason}); fetch it again") from error
+    if not (isinstance(content, dict) and all(isinstance(name, str) and plain(x) for name, x in content.items())):
         raise ValueError(f"{file} holds a {type(content).__name__} that is not a table of tensors alone")
     return content
+
+
+def plain(x: Any) -> bool:
+    """Whether something is a tensor that holds its own numbers, each of them."""
+    return isinstance(x, Tensor) and x.layout is torch.strided and x.device.type == "cpu" and not x.is_quantized
 
 
 def refuse_flags(folder: Path, config: dict[str, Any], computed: dict[str, Any]) -> None:
@@ -126,7 +136,9 @@ def vocabulary_map(folder: Path, name: str, ids: Tensor, size: int) -> Tensor:
     if ids.dtype not in (torch.int32, torch.int64) or ids.dim() != 1:
         raise ValueError(f"{name} in {folder} must be a list of int64, but is {ids.dtype} of shape {list(ids.shape)}")
     ids = ids.long()
-    if not len(ids) or not 0 <= int(ids.min()) <= int(ids.max()) < size:
+    if not len(ids):
+        raise ValueError(f"{name} in {folder} names no ids")
+    if not 0 <= int(ids.min()) <= int(ids.max()) < size:
         raise ValueError(f"{name} in {folder} names ids outside the target's vocabulary of {size}")
     if len(ids.unique()) < len(ids):
         raise ValueError(f"{name} in {folder} names an id twice")
@@ -144,14 +156,11 @@ def pick(tree: str, plans: dict[str, Callable[[], Any]], own: dict[str, Any]) ->
 
 def named_tensors(model: Transformer, names: Callable[[str], list[str]] = checkpoint_names) -> Iterator[tuple[str, Tensor]]:
     """The weights under the names that published checkpoints use, stacked matrices taken apart."""
-    c = model.config
-    heads = [c.num_attention_heads, c.num_key_value_heads, c.num_key_value_heads]
     for name, weight in model.state_dict().items():
-        if name == "lm_head.weight" and c.tie_word_embeddings:
+        if name == "lm_head.weight" and model.config.tie_word_embeddings:
             continue
         parts = names(name)
-        sizes = [weight.shape[0] * n // sum(heads) for n in heads] if len(parts) == 3 else len(weight) // len(parts)
-        yield from zip(parts, weight.split(sizes), strict=True)
+        yield from zip(parts, weight.split(part_rows(model.config, len(weight), len(parts))), strict=True)
 
 
 def write_folder(
@@ -166,12 +175,13 @@ def write_folder(
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    stored = {name: weight.detach().to("cpu", dtype).contiguous() for name, weight in weights.items()}
-    stored |= {name: x.cpu() for name, x in others.items()}
+    # Each a copy of its own: neither format takes two names for one place well, nor a part of something larger.
+    stored = {name: weight.detach().to("cpu", dtype, copy=True).contiguous() for name, weight in weights.items()}
+    stored |= {name: x.to("cpu", copy=True) for name, x in others.items()}
     if file.endswith(".safetensors"):
         save_file(stored, folder / file, metadata={"format": "pt"})
     else:
-        torch.save({name: x.clone() for name, x in stored.items()}, folder / file)  # a part would bring its whole along
+        torch.save(stored, folder / file)
     (folder / file).chmod(0o644)  # written for its owner alone; others may read it
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 

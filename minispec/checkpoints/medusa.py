@@ -32,7 +32,7 @@ from minispec.checkpoints.files import (
     write_folder,
 )
 from minispec.drafters.medusa import Medusa, MedusaHeads
-from minispec.hub import LanguageModel, say
+from minispec.hub import LanguageModel, as_weight, say
 from minispec.tree import Shape, grow
 
 BLOCK = {False: "{}.{}.linear.", True: "blocks.{}.layers.{}."}  # of a layout, is it vLLM's
@@ -62,7 +62,8 @@ def read_medusa(folder: Path, lm: LanguageModel) -> tuple[MedusaHeads, dict[str,
     vllm = any(name.startswith("blocks.") for name in tensors)
     counted = sizes(list(tensors), BLOCK[vllm].format(r"(\d+)", r"(\d+)") + "weight")
     if not counted:
-        raise ValueError(f"{folder} holds no Medusa heads: no tensor is called {BLOCK[vllm].format(0, 0)}weight")
+        there = f"; it holds {', '.join(sorted(tensors)[:3]) or 'none'}"
+        raise ValueError(f"{folder} holds no Medusa heads: no tensor is called {BLOCK[vllm].format(0, 0)}weight{there}")
     count, depth = check_counts(folder, config, *counted)
     own = config.get("minispec") or {}
     fits = config.get("vocab_size") or size, config.get("hidden_size") or width
@@ -71,8 +72,8 @@ def read_medusa(folder: Path, lm: LanguageModel) -> tuple[MedusaHeads, dict[str,
         raise ValueError(f"the Medusa heads in {folder} were trained for {target}, not for {lm.name}")
 
     ids, listed = torch.arange(size), "token_map" if vllm else "vocabulary"
-    if vllm and (config.get("truncated_vocab_size") or size) < size and listed not in tensors:
-        raise ValueError(f"the weights in {folder} lack token_map, but its truncated_vocab_size is below vocab_size")
+    if vllm and (config.get("truncated_vocab_size") or size) != size and listed not in tensors:
+        raise ValueError(f"the weights in {folder} lack token_map, but its truncated_vocab_size is not vocab_size ({size})")
     if listed in tensors:
         ids = vocabulary_map(folder, listed, tensors.pop(listed), size)
         if vllm and config.get("truncated_vocab_size") != len(ids):
@@ -86,18 +87,20 @@ def read_medusa(folder: Path, lm: LanguageModel) -> tuple[MedusaHeads, dict[str,
         matrices = [f"{i}.{depth}.weight" for i in range(count)]
         matrices = matrices if any(name in tensors for name in matrices) else []
 
-    wanted, mine, zero = {}, {}, torch.zeros(width)
+    wanted, mine = {}, {}
     for i in range(count):
         for layer in range(depth):
             theirs, ours = BLOCK[vllm].format(i, layer), f"blocks.{i}.{layer}.linear."
             for part, shape in (("weight", [width, width]), ("bias", [width])):
+                mine[ours + part] = theirs + part
                 if part == "weight" or biased:
                     wanted[theirs + part] = shape
-                mine[ours + part] = tensors.get(theirs + part, zero)
     for name in matrices:  # vLLM cuts a matrix for all ids down to those of token_map
         if vllm and name in tensors and tensors[name].shape == (size, width):
             tensors[name] = tensors[name][ids]
     match(folder, tensors, wanted | {name: [len(ids), width] for name in matrices})
+    device, dtype = lm.model.device, lm.model.dtype
+    tensors = {name: as_weight(folder, name, weight, device, dtype) for name, weight in tensors.items()}
 
     shared: Tensor | None = None
     if not matrices:
@@ -106,12 +109,13 @@ def read_medusa(folder: Path, lm: LanguageModel) -> tuple[MedusaHeads, dict[str,
     elif vllm and config.get("original_lm_head"):
         shared = tensors[matrices[0]]
     else:
-        mine |= {f"lm_heads.{i}.weight": tensors[name] for i, name in enumerate(matrices)}
+        mine |= {f"lm_heads.{i}.weight": name for i, name in enumerate(matrices)}
     with torch.device("meta"):
         net = MedusaHeads(count, width, ids, shared, depth)
-    net.load_state_dict(mine, assign=True)
-    net.vocabulary, net.shared = ids, shared
-    return net.to(lm.model.device, lm.model.dtype).eval().requires_grad_(False), own
+    absent = {ours: torch.zeros(width, dtype=dtype, device=device) for ours, theirs in mine.items() if theirs not in tensors}
+    net.load_state_dict(absent | {ours: tensors[theirs] for ours, theirs in mine.items() if theirs in tensors}, assign=True)
+    net.vocabulary, net.shared = ids.to(device), shared
+    return net.eval().requires_grad_(False), own
 
 
 def check_counts(folder: Path, config: dict[str, Any], count: int, depth: int) -> tuple[int, int]:
