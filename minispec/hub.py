@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -160,7 +160,8 @@ def load(name: str = DEFAULT, device: str = "auto", dtype: str | torch.dtype = "
     pick_dtype(dtype, target)  # a misspelt dtype is said before a download, not after
     folder = fetch(name)
     try:
-        config = AutoConfig.from_pretrained(folder)
+        with quiet():
+            config = AutoConfig.from_pretrained(folder)
     except (OSError, ValueError) as error:
         raise ValueError(f"{folder} holds no model that transformers knows: {first_line(error)}") from error
     model = empty_model(folder, Transformer, config)
@@ -459,10 +460,24 @@ def sha256(file: Path) -> str:
     return digest.hexdigest()
 
 
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without transformers' warnings: of what is refused here anyway, or makes no difference here."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
 def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, for a message of ours that is one line."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    """The first line of an error's text, for a message of ours that is one line; and the next, if it only announces that."""
+    first, *more = str(error).strip().splitlines() or [type(error).__name__]
+    return f"{first} {more[0].strip()}" if more and first.endswith(":") else first

@@ -22,7 +22,7 @@ from minispec.checkpoints.files import (
     write_folder,
 )
 from minispec.drafters.draft_model import DraftModel
-from minispec.hub import LanguageModel, empty_model, load, load_weights
+from minispec.hub import LanguageModel, empty_model, load, load_weights, quiet
 from minispec.model import Transformer
 
 # How our draft models draft unless told otherwise: chosen on held-out texts, on two CPU cores (weights/draft.md).
@@ -40,7 +40,8 @@ def load_own_draft(folder: Path, lm: LanguageModel, options: dict[str, Any]) -> 
     """A folder that `save_draft` wrote: perhaps without embeddings and output matrix, which are then the target's own."""
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(folder)
+    with quiet():
+        config = AutoConfig.from_pretrained(folder)
     shared, theirs, shares = {}, lm.model.config, config.minispec["shares_embeddings"]
     if config.vocab_size != theirs.vocab_size or (shares and config.hidden_size != theirs.hidden_size):
         raise ValueError(f"the draft model in {folder} was trained for {config.minispec['target']}, not for {lm.name}")

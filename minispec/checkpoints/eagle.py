@@ -41,10 +41,11 @@ from minispec.checkpoints.files import (
 )
 from minispec.drafters.dynamic_tree import DynamicTree
 from minispec.drafters.eagle import Eagle, EagleNet
-from minispec.hub import LanguageModel, checkpoint_names, empty_model, first_line, load_weights
+from minispec.hub import LanguageModel, as_weight, checkpoint_names, empty_model, first_line, load_weights, quiet
 from minispec.tree import grow
 
 BESIDE = ("minispec", "eagle_config", "eagle_aux_hidden_state_layer_ids", "draft_vocab_size", "target_hidden_size")
+BESIDE += ("layer_types", "torch_dtype", "dtype")  # of a layer, what is not asked
 NEEDED = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 
 
@@ -87,14 +88,16 @@ def read_eagle(folder: Path, lm: LanguageModel) -> tuple[EagleNet, dict[str, Any
     layers = layers_read(folder, stored, theirs.num_hidden_layers) if eagle == 3 else (theirs.num_hidden_layers,)
     net = empty_model(folder, EagleNet, config, layers, vocabulary, eagle)
     shared: dict[str, Tensor] = {}
+    device, dtype = lm.model.device, lm.model.dtype
     copied, embedding = tensors.get("embed_tokens.weight"), lm.model.embed_tokens.weight
-    if copied is None or torch.equal(copied.to(embedding), embedding):  # a copy would only take memory
+    # A copy would only take memory.
+    if copied is None or torch.equal(as_weight(folder, "embed_tokens.weight", copied, device, dtype), embedding):
         tensors.pop("embed_tokens.weight", None)
         shared["embed_tokens.weight"] = embedding
     if eagle == 1:
         head = lm.model.lm_head.weight
         shared["lm_head.weight"] = head if len(vocabulary) == size else nn.Parameter(head[vocabulary])
-    load_weights(net, folder, lm.model.device, lm.model.dtype, shared, names=names, tensors=tensors)
+    load_weights(net, folder, device, dtype, shared, names=names, tensors=tensors)
     net.vocabulary = vocabulary.to(lm.model.device)
     return net.eval().requires_grad_(False), own
 
@@ -113,7 +116,9 @@ def layer_config(folder: Path, stored: dict[str, Any], eagle: int) -> Any:
         refuse_flags(folder, stored, {"norm_output": True})
     refuse_flags(folder, stored, {"fc_norm": False, "norm_before_fc": False})
     refuse_flags(folder, stored.get("eagle_config") or {}, {"use_aux_hidden_state": True})
-    refuse_flags(folder, flat, {"num_hidden_layers": 1, "model_type": "llama"})
+    refuse_flags(folder, flat, {"num_hidden_layers": 1, "model_type": "llama", "use_sliding_window": False})
+    if "sliding_attention" in (flat.get("layer_types") or ()):
+        raise ValueError(f"layer_types in {folder} asks for sliding-window attention, but only full attention is computed")
     for name in (*(stored.get("architectures") or ()), *(flat.get("architectures") or ())):
         if not re.search("llama|^eagle", name, re.IGNORECASE):
             raise ValueError(f"config.json in {folder} says architectures = [{name}], but only Llama's layer is computed")
@@ -124,9 +129,10 @@ def layer_config(folder: Path, stored: dict[str, Any], eagle: int) -> Any:
         "Qwen2ForCausalLM" if flat.get("qkv_bias") else "LlamaForCausalLM"
     )  # Qwen2's attention: biases, but not at o_proj
     changes = {"architectures": [family], "num_hidden_layers": 1, "tie_word_embeddings": False}
-    kept = {name: value for name, value in flat.items() if value is not None and name not in (*BESIDE, "layer_types")}
+    kept = {name: value for name, value in flat.items() if value is not None and name not in BESIDE}
     try:
-        config = LlamaConfig.from_dict(kept | changes)
+        with quiet():
+            config = LlamaConfig.from_dict(kept | changes)
     except Exception as error:  # transformers' own checks of values have no common base
         raise ValueError(f"config.json in {folder} is no configuration of a layer ({first_line(error)})") from error
     config.norm_before_residual = eagle == 3 and bool(stored.get("norm_before_residual"))

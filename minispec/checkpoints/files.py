@@ -31,13 +31,16 @@ COUNTS = ("medusa_num_heads", "medusa_num_layers", "num_heads", "num_hidden_laye
 COUNTS += ("truncated_vocab_size", "draft_vocab_size", "target_hidden_size", "intermediate_size", "num_attention_heads")
 COUNTS += ("num_key_value_heads", "max_position_embeddings", "num_tokens", "depth", "top_k", "nodes")
 FLAGS = ("bias", "qkv_bias", "medusa_fc_bias", "original_lm_head", "norm_before_residual", "norm_output")
+POSITIVE = ("rms_norm_eps", "rope_theta", "factor")
+OBJECTS = ("eagle_config", "transformer_layer_config", "rope_scaling", "rope_parameters", "minispec", "dynamic")
 LISTS = ("eagle_aux_hidden_state_layer_ids",)
 # What a field that is read here must hold, and the names of those fields.
 KINDS: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
     "whole number above 0": (lambda x: type(x) is int and x > 0, COUNTS),
-    "number above 0": (lambda x: type(x) in (int, float) and 0 < x < float("inf"), ("rms_norm_eps", "rope_theta")),
+    "number above 0": (lambda x: type(x) in (int, float) and 0 < x < float("inf"), POSITIVE),
     "true or false": (lambda x: type(x) is bool, FLAGS),
-    "object": (lambda x: type(x) is dict, ("eagle_config", "transformer_layer_config", "minispec", "dynamic")),
+    "object": (lambda x: type(x) is dict, OBJECTS),
+    "list": (lambda x: type(x) is list, ("cost", "rates")),
     "list of names": (lambda x: type(x) is list and all(type(i) is str for i in x), ("architectures",)),
     "list of whole numbers": (lambda x: type(x) is list and all(type(i) is int for i in x), LISTS),
 }
@@ -151,7 +154,10 @@ def pick(tree: str, plans: dict[str, Callable[[], Any]], own: dict[str, Any]) ->
         raise ValueError(f"there is no tree {tree!r} for this method; use {' or '.join(plans)}")
     if tree == "static" and "rates" not in own:
         raise ValueError("these weights were stored without the rates that shape a static tree; use --tree chain")
-    return plans[tree]()
+    try:
+        return plans[tree]()
+    except (TypeError, LookupError) as error:
+        raise ValueError(f"what config.json keeps under minispec shapes no tree ({error!r}); use --tree chain") from error
 
 
 def named_tensors(model: Transformer, names: Callable[[str], list[str]] = checkpoint_names) -> Iterator[tuple[str, Tensor]]:
