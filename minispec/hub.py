@@ -20,6 +20,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -154,16 +155,12 @@ def load(name: str = DEFAULT, device: str = "auto", dtype: str | torch.dtype = "
 
     Raises ValueError for a model that cannot be found or computed, an unknown device or dtype, damaged weights.
     """
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoTokenizer
 
     target = pick_device(device)
     pick_dtype(dtype, target)  # a misspelt dtype is said before a download, not after
     folder = fetch(name)
-    try:
-        with quiet():
-            config = AutoConfig.from_pretrained(folder)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{folder} holds no model that transformers knows: {first_line(error)}") from error
+    config = model_config(folder)
     model = empty_model(folder, Transformer, config)
     kind = pick_dtype(dtype, target, str(config.dtype).removeprefix("torch."))
     load_weights(model, folder, target, kind)
@@ -175,6 +172,17 @@ def load(name: str = DEFAULT, device: str = "auto", dtype: str | torch.dtype = "
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise ValueError(f"the tokenizer or generation_config.json in {folder} cannot be read ({reason})") from error
     return LanguageModel(model.eval().requires_grad_(False), tokenizer, ends, folder, name)
+
+
+def model_config(folder: Path) -> Any:
+    """transformers' configuration of the model in `folder`. Raises ValueError if there is none that it knows."""
+    from transformers import AutoConfig
+
+    try:
+        with quiet():
+            return AutoConfig.from_pretrained(folder)
+    except Exception as error:  # transformers' own checks of values have no common base
+        raise ValueError(f"{folder} holds no model that transformers knows: {first_line(error)}") from error
 
 
 def empty_model(folder: Path, kind: Callable[..., Model], config: Any, *more: Any) -> Model:
@@ -468,7 +476,9 @@ def quiet() -> Iterator[None]:
     before = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logging.set_verbosity(before)
 

@@ -217,12 +217,12 @@ def test_more_heads_than_said_are_all_used_and_it_is_said(lm, tmp_path, capsys):
 # --- EAGLE ---
 
 
-def layer(prefix, inside, bias=False):
+def layer(prefix, inside, bias=False, size=SIZE):
     shapes = {
-        "self_attn.q_proj.weight": (HEADS * SIZE, inside),
-        "self_attn.k_proj.weight": (KV * SIZE, inside),
-        "self_attn.v_proj.weight": (KV * SIZE, inside),
-        "self_attn.o_proj.weight": (WIDTH, HEADS * SIZE),
+        "self_attn.q_proj.weight": (HEADS * size, inside),
+        "self_attn.k_proj.weight": (KV * size, inside),
+        "self_attn.v_proj.weight": (KV * size, inside),
+        "self_attn.o_proj.weight": (WIDTH, HEADS * size),
         "mlp.gate_proj.weight": (MLP, WIDTH),
         "mlp.up_proj.weight": (MLP, WIDTH),
         "mlp.down_proj.weight": (WIDTH, MLP),
@@ -235,8 +235,8 @@ def layer(prefix, inside, bias=False):
     return {f"{prefix}.{name}": shape for name, shape in shapes.items()}
 
 
-def eagle3(prefix, ids=tuple(IDS)):
-    shapes = layer(prefix, 2 * WIDTH) | {"fc.weight": (WIDTH, 3 * WIDTH), "norm.weight": (WIDTH,)}
+def eagle3(prefix, ids=tuple(IDS), size=SIZE):
+    shapes = layer(prefix, 2 * WIDTH, size=size) | {"fc.weight": (WIDTH, 3 * WIDTH), "norm.weight": (WIDTH,)}
     tensors = noise(shapes | {"lm_head.weight": (len(ids) or VOCAB, WIDTH)})
     if ids:
         inside = torch.zeros(VOCAB, dtype=torch.bool)
@@ -248,6 +248,7 @@ def eagle3(prefix, ids=tuple(IDS)):
 LLAMA = {"hidden_size": WIDTH, "intermediate_size": MLP, "num_attention_heads": HEADS, "num_key_value_heads": KV}
 LLAMA |= {"num_hidden_layers": 1, "rms_norm_eps": 1e-5, "vocab_size": VOCAB, "rope_theta": THETA, "hidden_act": "silu"}
 LLAMA |= {"max_position_embeddings": 64, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+NUMBERS = {"head_dim": 8, "rope_theta": 50.0, "rms_norm_eps": 0.1, "rope_scaling": {"rope_type": "linear", "factor": 4.0}}
 FC1 = {"fc.weight": (WIDTH, 2 * WIDTH), "fc.bias": (WIDTH,)}
 ORIGINAL = LLAMA | {"draft_vocab_size": len(IDS)}
 SPECULATORS = {
@@ -281,6 +282,7 @@ EAGLE = {
     "3": (ORIGINAL, eagle3("midlayer"), "pytorch_model.bin", (2, 3, 4)),
     "3 all ids": (LLAMA | {"draft_vocab_size": VOCAB}, eagle3("midlayer", ()), "model.safetensors", (2, 3, 4)),
     "3 own embeddings": (ORIGINAL, eagle3("midlayer") | noise(EMBED, 5), "model.safetensors", (2, 3, 4)),
+    "3 other numbers": (ORIGINAL | NUMBERS, eagle3("midlayer", size=8), "model.safetensors", (2, 3, 4)),
     "3 specforge": (
         ORIGINAL
         | {"architectures": ["LlamaForCausalLMEagle3"], "norm_output": True, "fc_norm": False}
@@ -317,13 +319,10 @@ EAGLE = {
 }
 
 
-def rms(x, weight):
-    return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight
-
-
-def turned(x):
-    """Rope over x [time, heads, SIZE]."""
-    angles = torch.arange(len(x))[:, None].double() * THETA ** (-torch.arange(0, SIZE, 2).double() / SIZE)
+def turned(x, config):
+    """Rope over x [time, heads, size]."""
+    size, places = x.shape[-1], torch.arange(len(x))[:, None].double() / (config.get("rope_scaling") or {}).get("factor", 1)
+    angles = places * config["rope_theta"] ** (-torch.arange(0, size, 2).double() / size)
     a, b = x.chunk(2, -1)
     cos, sin = angles.cos()[:, None], angles.sin()[:, None]
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
@@ -333,6 +332,12 @@ def eagle_by_hand(lm, config, tensors, layers, text, more):
     """Logits after the text, and after one more token read with the head's own output, from published names alone."""
     t = {name.replace("midlayer.", "layers.0."): x.double() for name, x in tensors.items()}
     eagle, n = 3 if "layers.0.hidden_norm.weight" in t else 1, len(text)
+    flat = config.get("transformer_layer_config", config)
+    size = flat.get("head_dim", SIZE)
+
+    def rms(x, weight):
+        return x / (x.square().mean(-1, keepdim=True) + flat["rms_norm_eps"]).sqrt() * weight
+
     *named, _ = lm.model.states(torch.tensor([text]), lm.model.new_cache(1, n), layers=layers)
     hidden = torch.cat([x[0] for x in named], -1)
     embed = t.get("embed_tokens.weight", lm.model.embed_tokens.weight)
@@ -348,10 +353,10 @@ def eagle_by_hand(lm, config, tensors, layers, text, more):
             x = stream = torch.cat((e, features), -1) @ t["fc.weight"].T + t.get("fc.bias", torch.zeros(WIDTH))
         q, k, v = (x @ t[f"layers.0.self_attn.{p}_proj.weight"].T for p in "qkv")
         q, k, v = (y + t.get(f"layers.0.self_attn.{p}_proj.bias", 0.0) for p, y in zip("qkv", (q, k, v), strict=True))
-        q, k, v = (y.view(len(tokens), -1, SIZE) for y in (q, k, v))
-        q, k = turned(q), turned(k).repeat_interleave(HEADS // KV, 1)
+        q, k, v = (y.view(len(tokens), -1, size) for y in (q, k, v))
+        q, k = turned(q, flat), turned(k, flat).repeat_interleave(HEADS // KV, 1)
         v = v.repeat_interleave(HEADS // KV, 1)
-        scores = torch.einsum("ihd,jhd->hij", q, k) / SIZE**0.5
+        scores = torch.einsum("ihd,jhd->hij", q, k) / size**0.5
         p = scores.masked_fill(torch.ones(scores.shape[1:], dtype=torch.bool).triu(1), -torch.inf).softmax(-1)
         x = stream + torch.einsum("hij,jhd->ihd", p, v).flatten(1) @ t["layers.0.self_attn.o_proj.weight"].T
         y = rms(x, t["layers.0.post_attention_layernorm.weight"])
@@ -417,7 +422,9 @@ def test_eagle_written_and_read_again_gives_the_same_logits(lm, tmp_path, kind, 
     else:
         assert names == {name if kind.startswith("1") else name.replace("layers.0.", "midlayer.") for name in tensors}
     inner = written["transformer_layer_config"] if layout == "speculators" else written
-    assert inner["rope_theta"] == THETA and inner["head_dim"] == SIZE and inner["rms_norm_eps"] == 1e-5
+    given = {"rope_theta": THETA, "head_dim": SIZE, "rms_norm_eps": 1e-5, "rope_scaling": None}
+    given |= NUMBERS if kind == "3 other numbers" else {}
+    assert {name: inner[name] for name in given} == given
     assert inner["dtype"] == inner["torch_dtype"] == "float64"
     if kind.startswith("1"):
         assert written["bias"] is (kind != "1 without bias") and written["qkv_bias"] is (kind == "1 for qwen2")
@@ -589,6 +596,73 @@ def test_a_shallow_target_needs_its_layers_named(tmp_path):
     config, tensors, file, _ = EAGLE["3"]
     with pytest.raises(ValueError, match="names no layers of the target, which has 4"):
         load_drafter("eagle", ms.toy(vocab_size=VOCAB, num_hidden_layers=4), write(tmp_path, config, tensors, file))
+
+
+# --- Draft models ---
+
+MODEL = layer("model.layers.0", WIDTH) | {"model.layers.0.input_layernorm.weight": (WIDTH,), "model.norm.weight": (WIDTH,)}
+OUTER = {"model.embed_tokens.weight": (VOCAB, WIDTH), "lm_head.weight": (VOCAB, WIDTH)}
+OWN = {"vocabulary": torch.tensor(IDS).int()}
+
+# name: (config, tensors)
+DRAFT = {
+    "published": (LLAMA | {"tie_word_embeddings": False}, noise(MODEL | OUTER)),
+    "published, tied": (LLAMA | {"tie_word_embeddings": True}, noise(MODEL | {"model.embed_tokens.weight": (VOCAB, WIDTH)})),
+    "own": (LLAMA | {"minispec": {"target": "toy", "shares_embeddings": False}}, noise(MODEL | OUTER) | OWN),
+    "own, shares": (LLAMA | {"minispec": {"target": "toy", "shares_embeddings": True}}, noise(MODEL) | OWN),
+}
+
+
+@pytest.mark.parametrize("kind", DRAFT)
+def test_draft_models_give_the_logits_of_transformers_and_draft_their_ids_alone(lm, tmp_path, kind):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config, tensors = DRAFT[kind]
+    drafter = load_drafter("draft", lm, write(tmp_path, config, tensors), num_tokens=2)
+    peer = LlamaForCausalLM(LlamaConfig(**{n: x for n, x in config.items() if n != "minispec"})).double()
+    theirs = {f"model.{name}": x for name, x in lm.model.state_dict().items() if name == "embed_tokens.weight"}
+    theirs |= {"lm_head.weight": lm.model.lm_head.weight}
+    whole = without(tensors, *OWN) if "vocabulary" in tensors else tensors | {}
+    missing, left = peer.load_state_dict(whole | (theirs if kind == "own, shares" else {}), strict=False)
+    assert not left and set(missing) <= {"lm_head.weight"}
+    ids = torch.tensor([[3, 1, 4, 1, 5]])
+    model = drafter.small.model
+    torch.testing.assert_close(model(ids, model.new_cache(1, 9)), peer(ids).logits, rtol=1e-5, atol=1e-6)
+    assert kind.startswith("published") or drafter.vocabulary.tolist() == IDS
+    rounds = ms.generate(lm, torch.tensor([3, 1, 4]), drafter, max_new_tokens=20).trace.rounds
+    assert kind.startswith("published") or {i for r in rounds for i in r.drafted} <= set(IDS)
+
+
+BROKEN_DRAFT = {
+    "a tensor is missing": ("own", {}, lambda t: without(t, "model.norm.weight"), "lack model.norm.weight"),
+    "no ids": ("own", {}, lambda t: without(t, "vocabulary"), "lack vocabulary"),
+    "an id too large": ("own", {}, lambda t: t | {"vocabulary": torch.tensor([VOCAB])}, "outside the target's vocabulary"),
+    "matrices that are shared": (
+        "own",
+        {"minispec": {"shares_embeddings": True}},
+        None,
+        "architecture lacks: lm_head.weight",
+    ),
+    "matrices that are not": ("own, shares", {"minispec": {"shares_embeddings": False}}, None, "lack model.embed_tokens"),
+    "silence on that": ("own", {"minispec": {"target": "toy"}}, None, "lacks shares_embeddings"),
+    "another vocabulary": ("own", {"vocab_size": VOCAB + 1}, None, "trained for toy, not for toy"),
+    "another width": ("own, shares", {"hidden_size": 32}, None, "trained for toy, not for toy"),
+    "heads that do not fit": ("own", {"num_attention_heads": 3}, None, "no model .* not a multiple of"),
+    "whole numbers": ("published", {}, lambda t: changed(t, "lm_head.weight", lambda x: x.long()), "stored as int64"),
+    "no number": ("published", {}, lambda t: changed(t, "model.norm.weight", lambda x: x / 0.0), "norm.weight .* holds NaN"),
+    "two layers": ("published", {"num_hidden_layers": 2}, None, "lack model.layers.1"),
+    "angles of no kind": ("published", {"rope_theta": "x"}, None, 'rope_theta = "x"'),
+    "another architecture": ("published", {"architectures": ["GPT2LMHeadModel"]}, None, "GPT2LMHeadModel is not supported"),
+    "another type": ("published", {"model_type": [1]}, None, "no model that transformers knows"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN_DRAFT)
+def test_wrong_draft_models_are_refused_by_name(lm, tmp_path, case):
+    kind, flags, change, message = BROKEN_DRAFT[case]
+    config, tensors = DRAFT[kind]
+    with pytest.raises(ValueError, match=message):
+        load_drafter("draft", lm, write(tmp_path, config | flags, change(tensors) if change else tensors))
 
 
 # --- Files ---

@@ -22,7 +22,7 @@ from minispec.checkpoints.files import (
     write_folder,
 )
 from minispec.drafters.draft_model import DraftModel
-from minispec.hub import LanguageModel, empty_model, load, load_weights, quiet
+from minispec.hub import LanguageModel, empty_model, load, load_weights, model_config
 from minispec.model import Transformer
 
 # How our draft models draft unless told otherwise: chosen on held-out texts, on two CPU cores (weights/draft.md).
@@ -31,20 +31,19 @@ DRAFT_OPTIONS = {"num_tokens": 6, "min_confidence": 0.3}
 
 def load_draft(folder: Path, lm: LanguageModel, name: str, **options: Any) -> DraftModel:
     """A draft model in `folder`, which the user calls `name`."""
-    if not (folder / "config.json").is_file() or "minispec" not in read_config(folder, "draft model"):
+    if not (folder / "config.json").is_file() or not read_config(folder, "draft model").get("minispec"):
         return DraftModel(load(name, str(lm.model.device), lm.model.dtype), **options)
     return load_own_draft(folder, lm, options)
 
 
 def load_own_draft(folder: Path, lm: LanguageModel, options: dict[str, Any]) -> DraftModel:
     """A folder that `save_draft` wrote: perhaps without embeddings and output matrix, which are then the target's own."""
-    from transformers import AutoConfig
-
-    with quiet():
-        config = AutoConfig.from_pretrained(folder)
-    shared, theirs, shares = {}, lm.model.config, config.minispec["shares_embeddings"]
+    config = model_config(folder)
+    shared, theirs, shares = {}, lm.model.config, config.minispec.get("shares_embeddings")
+    if shares is None:
+        raise ValueError(f"config.json in {folder} lacks shares_embeddings under minispec")
     if config.vocab_size != theirs.vocab_size or (shares and config.hidden_size != theirs.hidden_size):
-        raise ValueError(f"the draft model in {folder} was trained for {config.minispec['target']}, not for {lm.name}")
+        raise ValueError(f"the draft model in {folder} was trained for {config.minispec.get('target')}, not for {lm.name}")
     if shares:
         shared = {"embed_tokens.weight": lm.model.embed_tokens.weight, "lm_head.weight": lm.model.lm_head.weight}
     tensors = read_tensors(folder, "draft model")

@@ -31,6 +31,7 @@ COUNTS = ("medusa_num_heads", "medusa_num_layers", "num_heads", "num_hidden_laye
 COUNTS += ("truncated_vocab_size", "draft_vocab_size", "target_hidden_size", "intermediate_size", "num_attention_heads")
 COUNTS += ("num_key_value_heads", "max_position_embeddings", "num_tokens", "depth", "top_k", "nodes")
 FLAGS = ("bias", "qkv_bias", "medusa_fc_bias", "original_lm_head", "norm_before_residual", "norm_output")
+FLAGS += ("shares_embeddings",)
 POSITIVE = ("rms_norm_eps", "rope_theta", "factor")
 OBJECTS = ("eagle_config", "transformer_layer_config", "rope_scaling", "rope_parameters", "minispec", "dynamic")
 LISTS = ("eagle_aux_hidden_state_layer_ids",)
