@@ -3,6 +3,8 @@
 import json
 import os
 import pickle
+import shutil
+import sys
 
 import pytest
 import torch
@@ -38,6 +40,10 @@ def write(folder, config, tensors, file="model.safetensors"):
     else:
         torch.save(tensors, folder / file)
     return folder
+
+
+def same_files(one, other):
+    return {f.name: f.read_bytes() for f in one.iterdir()} == {f.name: f.read_bytes() for f in other.iterdir()}
 
 
 # --- Medusa ---
@@ -140,6 +146,8 @@ def test_medusa_written_and_read_again_gives_the_same_logits(lm, tmp_path, kind,
         return
     export_drafter(drafter, lm, tmp_path / "out", layout)
     again, _ = read_medusa(tmp_path / "out", lm)
+    export_drafter(load_drafter("medusa", lm, tmp_path / "out"), lm, tmp_path / "twice", layout)
+    assert same_files(tmp_path / "out", tmp_path / "twice")
     state = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     assert torch.equal(again(state), drafter.net(state)) and torch.equal(again.vocabulary, drafter.net.vocabulary)
     config = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -261,6 +269,8 @@ SPECULATORS = {
     "transformer_layer_config": LLAMA,
     "speculators_config": {"algorithm": "eagle3", "verifier": {"name_or_path": "someone/theirs"}},
 }
+BIASES = {f"midlayer.self_attn.{x}_proj.bias": (n * SIZE,) for x, n in (("q", HEADS), ("k", KV), ("v", KV), ("o", HEADS))}
+BIASES |= {f"midlayer.mlp.{x}_proj.bias": (n,) for x, n in (("gate", MLP), ("up", MLP), ("down", WIDTH))}
 EMBED = {"embed_tokens.weight": (VOCAB, WIDTH)}
 
 # name: (config, tensors, file, layers of the target that it reads, numbered by what goes in)
@@ -272,6 +282,12 @@ EAGLE = {
         noise(layer("layers.0", WIDTH) | {"fc.weight": (WIDTH, 2 * WIDTH)}),
         "model.safetensors",
         (7,),
+    ),
+    "3 biases": (
+        ORIGINAL | {"attention_bias": True, "mlp_bias": True},
+        eagle3("midlayer") | noise(BIASES, 6),
+        "model.safetensors",
+        (2, 3, 4),
     ),
     "1 for qwen2": (
         LLAMA | {"bias": True, "qkv_bias": True},
@@ -359,9 +375,16 @@ def eagle_by_hand(lm, config, tensors, layers, text, more):
         scores = torch.einsum("ihd,jhd->hij", q, k) / size**0.5
         p = scores.masked_fill(torch.ones(scores.shape[1:], dtype=torch.bool).triu(1), -torch.inf).softmax(-1)
         x = stream + torch.einsum("hij,jhd->ihd", p, v).flatten(1) @ t["layers.0.self_attn.o_proj.weight"].T
+        x = x + t.get("layers.0.self_attn.o_proj.bias", 0.0)
         y = rms(x, t["layers.0.post_attention_layernorm.weight"])
-        gate, up = y @ t["layers.0.mlp.gate_proj.weight"].T, y @ t["layers.0.mlp.up_proj.weight"].T
-        x = x + (gate * gate.sigmoid() * up) @ t["layers.0.mlp.down_proj.weight"].T
+        gate, up = (
+            y @ t[f"layers.0.mlp.{p}_proj.weight"].T + t.get(f"layers.0.mlp.{p}_proj.bias", 0.0) for p in ("gate", "up")
+        )
+        x = (
+            x
+            + (gate * gate.sigmoid() * up) @ t["layers.0.mlp.down_proj.weight"].T
+            + t.get("layers.0.mlp.down_proj.bias", 0.0)
+        )
         head = t["lm_head.weight"] if eagle == 3 else lm.model.lm_head.weight
         final = rms(x, t["norm.weight"]) if eagle == 3 else x
         logits.append(head @ final[-1])
@@ -411,16 +434,20 @@ def test_eagle_written_and_read_again_gives_the_same_logits(lm, tmp_path, kind, 
         return
     export_drafter(drafter, lm, tmp_path / "out", layout)
     again, _ = read_eagle(tmp_path / "out", lm)
+    export_drafter(load_drafter("eagle", lm, tmp_path / "out"), lm, tmp_path / "twice", layout)
+    assert same_files(tmp_path / "out", tmp_path / "twice")
     assert again.layers_read == layers and torch.equal(again.vocabulary, drafter.net.vocabulary)
     for got, wanted in zip(head_logits(lm, again, [3, 1, 4], 9), head_logits(lm, drafter.net, [3, 1, 4], 9), strict=True):
         assert torch.equal(got, wanted)
 
     written = json.loads((tmp_path / "out" / "config.json").read_text())
-    names = set(load_file(tmp_path / "out" / "model.safetensors"))
-    if layout == "speculators":
-        assert names == {name.replace("midlayer.", "layers.0.") for name in tensors}
-    else:
-        assert names == {name if kind.startswith("1") else name.replace("layers.0.", "midlayer.") for name in tensors}
+    stored, there = (
+        load_file(tmp_path / "out" / "model.safetensors"),
+        "layers.0." if layout == "speculators" else "midlayer.",
+    )
+    there = "layers.0." if kind.startswith("1") else there
+    named = {name.replace("layers.0.", there).replace("midlayer.", there): x for name, x in tensors.items()}
+    assert set(stored) == set(named) and all(torch.equal(x.to(stored[name]), stored[name]) for name, x in named.items())
     inner = written["transformer_layer_config"] if layout == "speculators" else written
     given = {"rope_theta": THETA, "head_dim": SIZE, "rms_norm_eps": 1e-5, "rope_scaling": None}
     given |= NUMBERS if kind == "3 other numbers" else {}
@@ -682,7 +709,7 @@ def test_damaged_files_and_pickles_of_more_than_tensors_are_refused(lm, tmp_path
         with pytest.raises(ValueError, match=r"medusa_lm_head.pt is damaged, or no file of torch.save \(.*fetch it again"):
             load_drafter("medusa", lm, folder)
     for content, message in (
-        (tensors | {"code": Code()}, r"not a pickle of plain tensors \(global posix.system\)|global nt.system"),
+        (tensors | {"code": Code()}, r"not a pickle of plain tensors \(GLOBAL (posix|nt).system\)"),
         ({"0.0.linear.weight": [1.0]}, "a dict that is not a table of tensors alone"),
         (torch.ones(3), "a Tensor that is not a table of tensors alone"),
     ):
@@ -771,10 +798,38 @@ def test_blocks_that_share_their_memory_are_written_whole(tmp_path):
 
 
 def test_nothing_half_written_stays(lm, tmp_path):
+    (tmp_path / ".whole.part").mkdir()
+    (tmp_path / ".whole.part" / "older").touch()  # of a run that was killed
+    with new_folder(tmp_path / "whole") as part:
+        assert not (tmp_path / "whole").exists()
+        (part / "config.json").write_text("{}")
+    assert [file.name for file in (tmp_path / "whole").iterdir()] == ["config.json"]
+    with pytest.raises(ValueError, match="is there already; name a new folder"), new_folder(tmp_path / "whole"):
+        pass
+    assert [file.name for file in (tmp_path / "whole").iterdir()] == ["config.json"]
+    shutil.rmtree(tmp_path / "whole")
     with pytest.raises(RuntimeError), new_folder(tmp_path / "out") as part:
         (part / "config.json").write_text("{}")
         raise RuntimeError
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no limit on the size of a file")
+@pytest.mark.parametrize("layout", ["vllm", "original"])
+def test_a_disk_without_room_leaves_nothing(lm, tmp_path, layout):
+    import resource
+    import signal
+
+    drafter = load_drafter("medusa", lm, write(tmp_path / "in", *MEDUSA["v1 pt"]))
+    handler, limits = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(ValueError, match="could not write .* is there room for it"):
+            export_drafter(drafter, lm, tmp_path / "out", layout)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert [file.name for file in tmp_path.iterdir()] == ["in"]
 
 
 def test_the_shipped_heads_written_and_read_again(target, tmp_path, capsys):

@@ -178,17 +178,21 @@ def write_folder(
     file: str = "model.safetensors",
     dtype: torch.dtype = torch.bfloat16,
 ) -> None:
-    """Weights in `dtype`, and other tensors as they are, with their configuration."""
+    """Weights in `dtype`, and other tensors as they are, with their configuration. Raises ValueError if there is no room."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     # Each a copy of its own: neither format takes two names for one place well, nor a part of something larger.
     stored = {name: weight.detach().to("cpu", dtype, copy=True).contiguous() for name, weight in weights.items()}
     stored |= {name: x.to("cpu", copy=True) for name, x in others.items()}
-    if file.endswith(".safetensors"):
-        save_file(stored, folder / file, metadata={"format": "pt"})
-    else:
-        torch.save(stored, folder / file)
+    try:
+        if file.endswith(".safetensors"):
+            save_file(stored, folder / file, metadata={"format": "pt"})
+        else:
+            torch.save(stored, folder / file)
+    except (SafetensorError, RuntimeError) as error:  # what a full disk comes to
+        raise ValueError(f"could not write {folder / file} ({first_line(error)}); is there room for it?") from error
     (folder / file).chmod(0o644)  # written for its owner alone; others may read it
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
