@@ -241,7 +241,10 @@ def load_weights(
             if name in filled:
                 continue
             if name == "lm_head.weight" and model.config.tie_word_embeddings:
-                left.discard(name)
+                if name in place and not torch.equal(read(name), filled["embed_tokens.weight"]):
+                    raise ValueError(
+                        f"config.json in {folder} ties {name} to the embeddings, but the weights hold another one"
+                    )
                 continue
             parts = [read(part) for part in names(name)]
             for part, weight, rows in zip(names(name), parts, part_rows(model.config, len(empty), len(parts)), strict=True):

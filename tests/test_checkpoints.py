@@ -677,6 +677,7 @@ BROKEN_DRAFT = {
     "heads that do not fit": ("own", {"num_attention_heads": 3}, None, "no model .* not a multiple of"),
     "whole numbers": ("published", {}, lambda t: changed(t, "lm_head.weight", lambda x: x.long()), "stored as int64"),
     "no number": ("published", {}, lambda t: changed(t, "model.norm.weight", lambda x: x / 0.0), "norm.weight .* holds NaN"),
+    "tied by flag alone": ("published", {"tie_word_embeddings": True}, None, "ties lm_head.weight to the embeddings, but"),
     "two layers": ("published", {"num_hidden_layers": 2}, None, "lack model.layers.1"),
     "angles of no kind": ("published", {"rope_theta": "x"}, None, 'rope_theta = "x"'),
     "another architecture": ("published", {"architectures": ["GPT2LMHeadModel"]}, None, "GPT2LMHeadModel is not supported"),
