@@ -593,6 +593,15 @@ def test_a_copy_of_the_targets_embeddings_takes_no_memory_and_is_not_written(lm,
     assert "embed_tokens.weight" not in load_file(tmp_path / "out" / "model.safetensors")
 
 
+def test_layers_in_another_order_than_vllm_reads_them_are_not_written(lm, tmp_path):
+    config, tensors, file, _ = EAGLE["speculators"]
+    drafter = load_drafter(
+        "eagle", lm, write(tmp_path / "in", config | {"eagle_aux_hidden_state_layer_ids": [5, 3, 1]}, tensors, file)
+    )
+    with pytest.raises(ValueError, match=r"ascending order, and this head's are \[5, 3, 1\]"):
+        export_drafter(drafter, lm, tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("kind", "flag", "value"),
     [
@@ -658,6 +667,21 @@ def test_draft_models_give_the_logits_of_transformers_and_draft_their_ids_alone(
     assert kind.startswith("published") or drafter.vocabulary.tolist() == IDS
     rounds = ms.generate(lm, torch.tensor([3, 1, 4]), drafter, max_new_tokens=20).trace.rounds
     assert kind.startswith("published") or {i for r in rounds for i in r.drafted} <= set(IDS)
+
+
+@pytest.mark.parametrize("kind", DRAFT)
+def test_draft_models_written_and_read_again_give_the_same_logits(lm, tmp_path, kind):
+    config, tensors = DRAFT[kind]
+    drafter = load_drafter("draft", lm, write(tmp_path / "in", config, tensors))
+    export_drafter(drafter, lm, tmp_path / "out")
+    again, ids = load_drafter("draft", lm, tmp_path / "out"), torch.tensor([[3, 1, 4, 1, 5]])
+    for model in (again.small.model, drafter.small.model):
+        assert torch.equal(model(ids, model.new_cache(1, 9)), drafter.small.model(ids, model.new_cache(1, 9)))
+    stored = load_file(tmp_path / "out" / "model.safetensors")
+    assert all(torch.equal(x.to(stored[name]), stored[name]) for name, x in tensors.items() if name != "vocabulary")
+    assert ("lm_head.weight" in stored) == (kind != "published, tied")
+    export_drafter(again, lm, tmp_path / "twice")
+    assert same_files(tmp_path / "out", tmp_path / "twice")
 
 
 BROKEN_DRAFT = {
@@ -782,6 +806,7 @@ def test_weights_in_several_files_are_those_of_their_index(lm, tmp_path):
     save_file({"fc.weight": tensors["fc.weight"] * 2}, tmp_path / "older.safetensors")  # not named, so not read
     files = {name: f"model-{2 if name == 'fc.weight' else 1}.safetensors" for name in tensors}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    index(tmp_path, "model.bin")  # of a format that is not read here, and not fetched
     assert torch.equal(read_eagle(tmp_path, lm)[0].fc.weight, tensors["fc.weight"].double())
 
 

@@ -173,6 +173,7 @@ def test_an_exported_draft_model_is_opened_by_transformers(target, tmp_path):
         mine = drafter.small.model(ids, drafter.small.model.new_cache(1, 64))
         assert (mine - peer(ids).logits).abs().max() < 1e-4
     assert AutoTokenizer.from_pretrained(tmp_path / "whole").get_vocab() == target.tokenizer.get_vocab()
+    assert (tmp_path / "whole" / "generation_config.json").exists()  # which ids end a text
     with pytest.raises(ValueError, match="is there already"):
         export_draft(drafter, target, tmp_path / "whole")
     again = ms.load_drafter("draft", target, tmp_path / "whole", num_tokens=2)  # any model with the same tokenizer

@@ -76,6 +76,7 @@ def export_draft(drafter: DraftModel, target: LanguageModel, folder: Path) -> No
     with new_folder(folder) as part:
         config = plain_config(model.config, model.dtype)
         write_folder(part, dict(named_tensors(model)), {}, config, dtype=model.dtype)
-        target.tokenizer.save_pretrained(part)
+        if target.tokenizer is not None:
+            target.tokenizer.save_pretrained(part)
         if target.folder and (target.folder / "generation_config.json").exists():
             shutil.copy(target.folder / "generation_config.json", part)
