@@ -578,4 +578,5 @@ assert abs(times.tokens_a_round() - ours) < 1e-9
 # - Test another claim: "the shipped draft model makes code faster". Which lines of the test change? Write down the decision before you run it.
 # - Replace `lenient`'s five by two. Does the text still change? Does the gain remain?
 #
-# **The way on.** Now you can judge a drafter. [The capstone](11_capstone.ipynb) lets you write one.
+# **The way on.** Now you can judge a drafter, whoever made it. [Notebook 10](10_bigger.ipynb) opens other people's, on larger models and in a server;
+# [the capstone](11_capstone.ipynb) lets you write one.
