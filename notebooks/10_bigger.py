@@ -670,7 +670,7 @@ print("written, read again, the same logits:", torch.equal(*both))
 #
 # `benchmarks/serve.sh OUT` does all of it: it makes an environment for vLLM, exports, starts a server without a drafter and with each, sends our
 # requests with vLLM's own benchmark tool at several concurrencies, and stops the server whatever happens. It is
-# made for a GPU and for a CPU; so far it has run on a CPU only, with EAGLE, on two requests.
+# made for a GPU and for a CPU, and has run on a CPU only.
 #
 # ### Does the server do what we do?
 #
@@ -709,7 +709,7 @@ assert abs(length - 1 - sum(theirs)) < 1e-9
 #
 # ```
 # minispec train data --model HuggingFaceTB/SmolLM2-1.7B-Instruct --out TEXT.npz      # the target writes what the head learns from
-# accelerate launch --num_processes 4 -m minispec train eagle \
+# accelerate launch --multi_gpu --num_processes 4 -m minispec train eagle \
 #     --model HuggingFaceTB/SmolLM2-1.7B-Instruct --text TEXT.npz --batch 4 --out HEAD
 # ```
 #
@@ -820,7 +820,8 @@ assert notes["loss"]["last"] < notes["loss"]["first"] - 0.05
 # The first process does what must be done once: it computes the target's states, which the others then read from its files, evaluates, saves every few
 # minutes, and writes the folder at the end. An interrupted training goes on with the same command, and with the same number of processes only, for
 # the batches that are still to come depend on it. `tests/test_train_draft.py` runs two real processes on a CPU: each sees its own texts, both report the
-# same losses, one folder is written. On several GPUs it has not been run for this course.
+# same losses, one folder is written. (Accelerate's launcher starts one process where there is no GPU, whatever number you give, and the recipe says so. Two are started by
+# `torchrun --nproc_per_node 2 -m minispec train eagle --device cpu ...`.) On several GPUs it has not been run for this course.
 #
 # ## --compile and CUDA graphs
 #
