@@ -543,7 +543,7 @@ def refused(what, name, config, tensors, file="model.safetensors"):
         ms.load_drafter(method, toy, folder)
     except ValueError as error:
         message = re.sub(re.escape(str(work)) + r"[/\\]", "", str(error))
-        print(f"{what}:\n    {re.sub(r' [(]global.*?[)]', '', message)}")  # torch's own words
+        print(f"{what}:\n    {re.sub(r' [(]GLOBAL.*?[)]', '', message)}")  # torch's own words
     else:
         raise AssertionError(f"{what}: it was let through")
 
