@@ -9,7 +9,8 @@
 # what is wrong, which mistake it looks like, and shows the smallest case that fails. `show` draws what your function does, also while
 # it is wrong. `hint("1.1")` gives a step of help; call it again for the next one. `status()` at the end gives the points.
 #
-# Your functions stand on their own: torch and Python, and nothing of minispec. They may call each other.
+# Your functions stand on their own: torch and Python, and nothing of minispec. They may call each other. Leave your arguments as they
+# are: whoever calls you goes on with them.
 #
 # The checks draw no random numbers: where a task needs uniform numbers, it is given them.
 #
@@ -28,7 +29,7 @@ torch.set_num_threads(min(2, torch.get_num_threads()))  # two threads at most: t
 #
 # 10 points · difficulty 1 of 5 · 10 minutes
 #
-# How many texts can be in the works at once is decided by the memory of their caches. All arguments are whole numbers.
+# How many texts can be in the works at once is decided by the memory of their caches. All arguments are whole numbers (no memory has 2⁵⁰ bytes).
 #
 # - `memory` and `weights`, in bytes: what there is in all, and what the weights take of it (perhaps more than there is);
 # - `layers`, `width` (of a hidden state), `heads` (query heads), `kv_heads` (key-value heads; `heads` is a multiple of it). A head, of
@@ -112,7 +113,7 @@ show("1.2", draw_rows)
 # temperature ≥ 0, top_k ≥ 0 and 0 < top_p ≤ 1. In this order:
 #
 # 1. **Temperature** 0: the likeliest token is certain, whatever the other two are; of several, the one with the lowest id. Else divide the
-#    logits by it.
+#    logits by it. (No temperature between 0 and a billionth occurs.)
 # 2. **Top-k**: keep the `top_k` largest logits, and every logit equal to the smallest of those. 0, or more than there are, keeps all.
 # 3. **Top-p**, on the softmax of what top-k has kept: keep a token if the tokens with a probability *strictly above* its own have
 #    together less than `top_p`. So the token that crosses the threshold stays, and of equal ones all stay or none. 1 keeps all.
@@ -181,8 +182,9 @@ show("1.3", processed)
 # tokens of the cache, and knows nothing of positions. The cache is empty at first.
 #
 # `prompt` is a list of one id or more; `count` ≥ 1 is at most the size of the vocabulary; `max_new_tokens` ≥ 1; `eos` is the id of the
-# end-of-text token or None. No two logits are equal. Return `count` lists of ids, the new tokens of each text, the likeliest first token's text first. A text ends
-# when it has `max_new_tokens` tokens, or with the end-of-text token, which is its last one then (and may be its only one). Each text must
+# end-of-text token or None; one that stands in the prompt means nothing. No two logits are equal. Return `count` lists of ids, the new tokens
+# of each text, the likeliest first token's text first. A text ends when it has `max_new_tokens` tokens, or with the end-of-text token, which
+# is its last one then (and may be its only one). Each text must
 # be as if it were written alone. Write the texts one after the other; the first pass reads the prompt, every other one reads a single
 # token, and no token is read from which nothing follows.
 
@@ -229,7 +231,8 @@ show("1.4", branches)
 # Return two things: the positions [batch, time], whole numbers, and the mask [batch, time, slots], booleans: True where the token sees the
 # slot. A token sees all tokens of its own row that stand at its position or before. What stands in the places of padding does not matter.
 #
-# For example, a row that holds 2 tokens and reads 2 has positions 2 and 3; with 5 slots, its mask is `[[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]]`.
+# For example, a row that holds 2 tokens and reads 2 has positions 2 and 3; with 5 slots, its mask, with 1 for True, is
+# `[[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]]`.
 
 
 # %% task="1.5"
@@ -265,12 +268,12 @@ show("1.5", positions_and_mask)
 # - `prompts`: a list of ids (one or more) for each row.
 # - `u` [batch, numbers], float64: token j that row i writes (j = 0 is the first) is drawn with `u[i, j]`.
 # - `budgets`: for each row, how many tokens it may write, from 1 to `numbers`.
-# - `eos`: the id of the end-of-text token or None. It ends its row, and is the row's last token.
+# - `eos`: the id of the end-of-text token or None. It ends its row, and is the row's last token. In a prompt it means nothing.
 # - `settings`: for each row `[temperature, top_k, top_p]`, as in 1.3.
 #
 # A token is drawn from `processed` (1.3) by `draw_rows` (1.2); you may call both. The first pass reads all prompts, every other pass one
-# token of each row that has not ended, and none of the others. Once all have ended, no pass is made. Return the new tokens of each row, a
-# list of lists.
+# token of each row that has not ended, and none of the others. No pass is wider than its longest row. Once all have ended, no pass is made.
+# Return the new tokens of each row, a list of lists.
 
 
 # %% task="1.6"

@@ -9,7 +9,8 @@
 # what is wrong, which mistake it looks like, and shows the smallest case that fails. `show` draws what your function does, also while
 # it is wrong. `hint("2.1")` gives a step of help; call it again for the next one. `status()` at the end gives the points.
 #
-# Your functions stand on their own: torch and Python, and nothing of minispec. They may call each other.
+# Your functions stand on their own: torch and Python, and nothing of minispec. They may call each other. Leave your arguments as they
+# are: whoever calls you goes on with them.
 #
 # **Time:** 90 minutes. **Needs:** a CPU.
 
@@ -95,8 +96,8 @@ show("2.2", emit)
 #
 # In the notebook the loop rewound the drafter's cache, and `write_draft` believed it. That is where the hole came from. Here is a
 # drafter to mend: nobody has rewound anything. All it is told is which tokens its cache holds, `seen`, in order, and what the text is
-# now. The end of `seen` may have been rejected; the text may have grown by tokens that it has never read; it may even have been cut. You
-# need not keep `seen` up to date and must not change it: whoever calls you does that. At count 0 it does not matter whether you rewind.
+# now. The end of `seen` may have been rejected; the text may have grown by tokens that it has never read; it may even have been cut. To
+# keep `seen` up to date is not your task. At count 0 it does not matter whether you rewind.
 #
 # ```python
 # def write_draft(small, seen, text, count):    # broken
@@ -156,7 +157,7 @@ show("2.3", write_draft)
 # Emit at most `max_new_tokens` tokens (1 or more), and end after the end-of-text token (one that stands in `prompt` does not count). A
 # round drafts at most `count` tokens and, since the target adds one of its own, at most one less than may still be emitted; where that
 # is 0, `draft` may be called with 0 or not at all. The first pass reads the prompt, every other pass the pending token and the draft, and
-# nothing else. Leave the list `prompt` as it is.
+# nothing else.
 #
 # Return a list of lists: what each pass emitted, the first one's single token included.
 

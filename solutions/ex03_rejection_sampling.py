@@ -7,7 +7,7 @@
 #
 # **How it works.** Replace each `raise NotImplementedError(...)` by your code; the cell below it checks your function, `show` draws what it
 # does, `hint("3.1")` helps, `status()` gives the points. Your functions stand on their own: torch and Python, and nothing of minispec. They
-# may call each other.
+# may call each other. Leave your arguments as they are: whoever calls you goes on with them. All numbers are float64: compute in that.
 #
 # The checks draw no random numbers. They go through all drafts of a small vocabulary, and try your function at uniform numbers close to
 # every place where a right rule changes, on both sides, and at exactly 0. So each task says which number is for what: follow it.

@@ -10,8 +10,9 @@
 # what is wrong, which mistake it looks like, and shows the smallest case that fails. `show` draws what your function does, also while
 # it is wrong. `hint("4.1")` gives a step of help; call it again for the next one. `status()` at the end gives the points.
 #
-# Your functions stand on their own: torch and Python, and nothing of minispec. They may call each other. A text is a list of ids, and its
-# places are counted from 0.
+# Your functions stand on their own: torch and Python, and nothing of minispec. They may call each other. Leave your arguments as they
+# are (a table, of course, takes what you put into it): whoever calls you goes on with them. A text is a list of ids, and its places are
+# counted from 0.
 #
 # **Time:** 110 minutes. **Needs:** a CPU.
 

@@ -7,7 +7,8 @@
 #
 # **How it works.** Replace each `raise NotImplementedError(...)` by your code; the cell below it checks your function, `show` draws what it
 # does, `hint("5.1")` helps, `status()` gives the points. Your functions stand on their own: torch and Python, and nothing of minispec. They
-# may call each other. Where a tensor is asked for, nested lists will do as well.
+# may call each other. Leave your arguments as they are: whoever calls you goes on with them. Where a tensor is asked for, nested lists will
+# do as well, but True and False are not 1 and 0, and 2.0 is no whole number.
 #
 # **Words that all tasks use.** The *pending token* is the last token of the text; the target has chosen it, but not read it yet. A round
 # reads a *block*: the pending token at block position 0, and node i of the tree (i = 0, 1, ...) at block position i + 1. A node's *parent* is

@@ -8,7 +8,8 @@
 #
 # **How it works.** Replace each `raise NotImplementedError(...)` by your code; the cell below it checks your function, `show` draws what it
 # does, `hint("6.1")` helps, `status()` gives the points. Your functions stand on their own: torch and Python, and nothing of minispec. They
-# may call each other. Where a tensor is asked for, nested lists will do as well.
+# may call each other. Leave your arguments as they are: whoever calls you goes on with them. Where a tensor is asked for, nested lists will
+# do as well, but True and False are not 1 and 0, and 2.0 is no whole number.
 #
 # **Words that all tasks use.** Places of a text count from 0. *Feature* j is what the target has computed at place j, after it read token j. The
 # *pending token* is the last token of the text: the target has chosen it, but not read it yet, so it has no feature. The EAGLE *layer* reads

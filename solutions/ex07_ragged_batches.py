@@ -8,7 +8,7 @@
 #
 # **How it works.** Replace each `raise NotImplementedError(...)` by your code; the cell below it checks your function, `show` draws what it
 # does, `hint("7.1")` helps, `status()` gives the points. Your functions stand on their own: torch and Python, and nothing of minispec. They
-# may call each other.
+# may call each other. Leave your arguments as they are: whoever calls you goes on with them.
 #
 # **Words.** A *request* is a prompt and what is written after it. A *row* is a place in the batch, and in the target's cache. The cache of a row
 # holds all of its text but the last token, which is *pending*: the next pass reads it, and the draft behind it. That is the row's *block*.

@@ -8,7 +8,7 @@
 #
 # **How it works.** Replace each `raise NotImplementedError(...)` by your code; the cell below it checks your function, `show` draws what it
 # does, `hint("8.1")` helps, `status()` gives the points. Your functions stand on their own: torch and Python, and nothing of minispec. They
-# may call each other. Numbers are compared to one millionth.
+# may call each other. Leave your arguments as they are: whoever calls you goes on with them. Numbers are compared to one millionth.
 #
 # **A round** is written as three numbers, `(drafted, accepted, emitted)`: how many tokens were drafted, how many of them the target accepted (from
 # the left: the first `accepted` ones), and how many the round emitted. Emitted is accepted + 1, for the target adds a token of its own, except

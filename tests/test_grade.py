@@ -11,7 +11,7 @@ import nbformat
 import pytest
 
 from minispec import cli
-from minispec.grading import judge, notebook, sandbox
+from minispec.grading import judge, notebook, sandbox, wire
 from minispec.grading.grade import grade
 from minispec.grading.submission import Submission, read
 
@@ -66,7 +66,7 @@ def test_right_answers_pass_and_the_rest_is_missing(graded):
     ids=["crash", "exit", "hang", "hangs up", "garbage in the channel"],
 )
 def test_an_answer_that_ends_or_hangs_costs_its_own_task_alone(graded, code, says, monkeypatch):
-    monkeypatch.setattr(judge, "CPU_S", 2)
+    monkeypatch.setattr(wire, "CPU_S", 2)
     tasks = graded(body(code), PART)
     assert tasks["2.1"]["score"] == 0 and tasks["2.1"]["verdict"] in ("stopped", "error", "failed")
     assert says is None or says in tasks["2.1"]["diagnosis"]
@@ -74,7 +74,7 @@ def test_an_answer_that_ends_or_hangs_costs_its_own_task_alone(graded, code, say
 
 
 def test_an_answer_that_sleeps_is_ended_by_the_clock(graded, monkeypatch):
-    monkeypatch.setattr(judge, "WALL_S", 5)
+    monkeypatch.setattr(wire, "WALL_S", 5)
     assert graded(body("import time\ntime.sleep(1000)"))["2.1"]["diagnosis"].endswith("or 5 by the clock")
 
 

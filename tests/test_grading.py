@@ -1,5 +1,6 @@
 """The checks: every banked wrong answer fails with its own diagnosis, every right one passes, a picture is always drawn."""
 
+import contextlib
 import re
 import time
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 import torch
 from right_answers import RIGHT
 
-from minispec.grading import check, hint, notebook, show, status
+from minispec.grading import check, hint, notebook, show, status, wire
 from minispec.grading.lessons import NUMBERS, find_task, lesson
 from minispec.grading.task import Case, Result, assess, cases_of
 from minispec.grading.wire import Local, Raised, borrowed, pack, plain, unpack
@@ -88,15 +89,87 @@ def test_a_lesson_has_a_hundred_points_and_four_to_six_tasks(number):
     assert [task.id for task in tasks] == [f"{number}.{i + 1}" for i in range(len(tasks))]
 
 
-def test_an_answer_that_changes_its_arguments_changes_nothing():
-    def spoils(p, q):
-        found = RIGHT["3.1"][1](p, q)
-        p.zero_()
-        q.zero_()
+def spoilt(task, at, change):
+    """A right answer that then changes its argument number `at`, in the last call of each case."""
+
+    def spoils(*args):
+        found = plain(RIGHT[task.id][0](*args))
+        change(args[at])
         return found
 
-    for _ in range(2):  # the cases are made once; the second round would see what the first has spoilt
-        assert assess(find_task("3.1"), Local(spoils)).verdict == "passed"
+    return spoils
+
+
+def turn(x):
+    """Change a list or a tensor in place; its type, if not its value."""
+    if isinstance(x, torch.Tensor):
+        x.copy_(~x if x.dtype == torch.bool else x + 1) if x.numel() else x.resize_(1)
+    else:
+        x.append(7)
+
+
+@each_task
+def test_an_answer_that_changes_an_argument_fails_and_is_told_which(task):
+    seen = []
+    watch = Local(lambda *args: seen.append(args) or RIGHT[task.id][0](*args))
+    assert assess(task, watch).verdict == "passed"
+    places = [i for i, x in enumerate(seen[0]) if isinstance(x, list | torch.Tensor)]
+    assert places or task.id in ("1.1", "6.3", "6.5")  # numbers alone, or a function
+    for at in places:
+        for _ in range(2):  # the cases are made once: the second round would see what the first has spoilt
+            result = assess(task, Local(spoilt(task, at, turn)))
+            assert result.verdict == "failed" and result.score == 0
+            assert result.diagnosis.startswith("it changes its argument `args`; leave your arguments as they are"), at
+            assert assess(task, Local(RIGHT[task.id][0])).verdict == "passed"
+
+
+def test_a_change_is_seen_wherever_it_is():
+    def answer(change):
+        def f(a, b):
+            change(a, b)
+            return 1
+
+        local = Local(f)
+        local([[1], torch.tensor([0.0, float("nan")])], torch.zeros(2))
+        return local.notes[0]["changed"]
+
+    assert answer(lambda a, b: None) is None
+    for change in (
+        lambda a, b: a[0].append(2),
+        lambda a, b: a[0].__setitem__(0, True),  # 1 == True
+        lambda a, b: a[1].fill_(0),
+        lambda a, b: a.append(None),
+        lambda a, b: a.__setitem__(1, a[1].double()),
+    ):
+        assert answer(change) == "a"
+    assert answer(lambda a, b: b.add_(1)) == answer(lambda a, b: b.resize_(3)) == "b"
+
+
+def test_numbers_of_another_kind_fail_and_are_named():
+    of = {task.id: task for task in TASKS}
+    given = [
+        ("2.1", lambda g, a: RIGHT["2.1"][0](g, a).float(), "int is asked for, and it gives float"),
+        ("3.2", lambda p, q, u: RIGHT["3.2"][0](p, q, u).long(), "bool is asked for, and it gives int"),
+        ("7.2", lambda *args: torch.as_tensor(RIGHT["7.2"][0](*args)).float(), "bool is asked for, and it gives float"),
+        ("3.3", lambda *args: RIGHT["3.3"][0](*args).float(), "a tensor of torch.float32; asked for is torch.float64"),
+    ]
+    for name, answer, says in given:
+        assert says in assess(of[name], Local(answer)).diagnosis.split("\n")[0], name
+
+
+def test_a_forgotten_return_and_an_endless_loop_are_named(monkeypatch):
+    for task in TASKS:
+        said = assess(task, Local(lambda *args: None)).diagnosis.split("\n")[0]
+        assert (said == "it returns None: is a `return` missing?") == (task.returns is not None), task.id
+    monkeypatch.setattr(wire, "CPU_S", 0.2)
+
+    def endless(*args):
+        while True:
+            with contextlib.suppress(Exception):
+                args = [*args]
+
+    result = assess(find_task("2.4"), Local(endless))
+    assert result.verdict == "stopped" and result.diagnosis.startswith("does a loop never end? There was no answer in 0.2")
 
 
 def test_equal_to_everything_is_equal_to_nothing():

@@ -84,7 +84,8 @@ def serve(channel: socket.socket) -> None:
     while True:
         args = unpack(receive(channel)["call"], ask)
         try:
-            reply = {"value": run(function, args)}  # pyright: ignore[reportArgumentType]
+            value, notes = run(function, args)  # pyright: ignore[reportArgumentType]
+            reply = {"value": value, "notes": notes}
         except NotImplementedError:
             reply = {"todo": True}
         except KeyboardInterrupt:

@@ -20,15 +20,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from minispec.grading import report
+from minispec.grading import report, wire
 from minispec.grading.lessons import lesson
 from minispec.grading.notebook import borrowed_words
 from minispec.grading.submission import Submission
 from minispec.grading.task import Case, Result, Task, assess
-from minispec.grading.wire import Raised, Stopped, pack, receive, send, serve
+from minispec.grading.wire import Raised, Stopped, pack, receive, send, serve, too_long
 
-CPU_S = 10  # seconds of processor time for loading a submission and checking one task
-WALL_S = 60  # seconds by the clock, for answers that wait instead of computing
 BABBLE = "it wrote something else where its answer belongs"
 MOST_SKIPPED = 5  # cells that crash or hang, before the rest of a submission is given up
 
@@ -108,7 +106,7 @@ class Answerer:
     """A fork that holds one submission; calling it calls the submission's function there."""
 
     def __init__(self, workshop: Workshop):
-        self.workshop, self.cell, self.pid = workshop, None, 0
+        self.workshop, self.cell, self.pid, self.notes = workshop, None, 0, []
 
     def __enter__(self) -> Answerer:
         control = self.workshop.control
@@ -117,7 +115,7 @@ class Answerer:
         socket.send_fds(control, [b"f"], [theirs.fileno()])
         theirs.close()
         self.pid = receive(control)
-        self.end = time.monotonic() + WALL_S
+        self.end = time.monotonic() + wire.WALL_S
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -136,7 +134,7 @@ class Answerer:
 
     def load(self, cells: Sequence[str], skipped: Mapping[int, str], name: str) -> tuple[str, str | None]:
         """Run the cells. Is there a function of that name, and what of minispec's does it use?"""
-        order = {"cells": list(cells), "skip": list(skipped), "name": name, "folder": self.folder, "seconds": CPU_S}
+        order = {"cells": list(cells), "skip": list(skipped), "name": name, "folder": self.folder, "seconds": wire.CPU_S}
         self.exchange(order)
         while "there" not in (message := self.listen()):
             if not isinstance(message.get("cell"), int):
@@ -151,6 +149,7 @@ class Answerer:
         while True:
             message = self.listen()
             if "value" in message:
+                self.notes.append(message.get("notes"))
                 return message["value"]
             if "todo" in message:
                 raise NotImplementedError
@@ -195,7 +194,3 @@ class Answerer:
                 return f"it crashed ({signal.Signals(-status).name})"
             return f"it crashed (signal {-status})"
         return f"it ended the process (exit status {status})"
-
-
-def too_long() -> str:
-    return f"no answer in {CPU_S} seconds of computing, or {WALL_S} by the clock"

@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 
 from minispec import plots
 from minispec.grading.task import OTHER_FORM
-from minispec.grading.wire import Raised
+from minispec.grading.wire import Raised, Stopped
 from minispec.plots import BLUE, FILLS, GREY, ORANGE, SMALL
 
 Answer = Callable[..., Any]
@@ -36,6 +36,8 @@ def attempt(answer: Answer, *args: Any) -> tuple[Any, str]:
         return None, "not written yet"
     except Raised as raised:
         return None, f"stops with {raised.kind}"
+    except Stopped as stopped:
+        return None, str(stopped)
     except (TypeError, ValueError, IndexError, OverflowError):
         return None, f"returns {OTHER_FORM}"
 

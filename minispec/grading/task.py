@@ -16,7 +16,7 @@ from typing import Any
 
 from minispec.grading.wire import Local, Raised, Stopped, plain
 
-Answer = Callable[..., Any]
+Answer = Any  # a callable, with `notes` on its calls: see `wire.Local`
 OTHER_FORM = "something of another form than was asked for"
 
 
@@ -46,6 +46,7 @@ class Task:
     """`name`: the function that a learner writes; `hints`: a nudge, what to look for, pseudocode.
 
     `cases` makes the cases; `picture(answer)` draws what an answer does: a Figure, its alt text, its line of numbers.
+    `returns`: the dtypes of which a tensor may be that it returns (none named: any); None: it returns nothing.
     """
 
     id: str
@@ -58,6 +59,7 @@ class Task:
     cases: Callable[[], Sequence[Case]]
     wrong: Sequence[Wrong]
     picture: Callable[[Answer], tuple[Any, str, str]]
+    returns: Sequence[str] | None = ()
 
 
 @dataclass(frozen=True)
@@ -82,22 +84,52 @@ class Lesson:
     tasks: Sequence[Task] = field(default_factory=tuple)
 
 
-def same(a: Any, b: Any) -> bool:
-    """Equal as plain data; floats to 1e-6, and NaN equals nothing."""
-    if isinstance(a, Raised) or isinstance(b, Raised):
-        return isinstance(a, Raised) and isinstance(b, Raised) and a.kind == b.kind
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(same(a[name], b[name]) for name in a)
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, float | int) and isinstance(b, float | int):
-        return math.isclose(a, b, rel_tol=0, abs_tol=1e-6)
-    return a == b and (a is None) == (b is None)
+def same(got: Any, want: Any, kinds: bool = True) -> bool:
+    """Equal as plain data; floats to 1e-6, and NaN equals nothing. `kinds`: where a bool or an int is wanted, only that will
+    do; where a float is wanted, an int will too."""
+    if isinstance(got, Raised) or isinstance(want, Raised):
+        return isinstance(got, Raised) and isinstance(want, Raised) and got.kind == want.kind
+    if isinstance(got, dict) and isinstance(want, dict):
+        return got.keys() == want.keys() and all(same(got[name], want[name], kinds) for name in got)
+    if isinstance(got, list) and isinstance(want, list):
+        return len(got) == len(want) and all(same(a, b, kinds) for a, b in zip(got, want, strict=True))
+    if isinstance(got, float | int) and isinstance(want, float | int):
+        fits = type(got) is type(want) or (type(got), type(want)) == (int, float)
+        return (fits or not kinds) and math.isclose(got, want, rel_tol=0, abs_tol=1e-6)
+    return got == want and (got is None) == (want is None)
 
 
 def alike(a: Any, b: Any) -> bool:
     """Do two answers behave alike? As `same`, but two that give NaN, or raise, do."""
-    return same(a, b) or repr(a) == repr(b)
+    return same(a, b, kinds=False) or repr(a) == repr(b)
+
+
+def kinds(got: Any, want: Any) -> str | None:
+    """The sentence on the first number that is right, but of another kind."""
+    if isinstance(got, list | dict) and type(got) is type(want):
+        pairs = zip(got, want, strict=True) if isinstance(got, list) else [(got[name], want[name]) for name in got]
+        return next(filter(None, (kinds(a, b) for a, b in pairs)), None)
+    if same(got, want):
+        return None
+    return of_kind(type(want).__name__, type(got).__name__)
+
+
+def of_kind(want: str, got: str) -> str:
+    return f"its numbers are right, but of another type: {want} is asked for, and it gives {got}"
+
+
+def changes(name: str) -> str:
+    return f"it changes its argument `{name}`; leave your arguments as they are, and work on a copy"
+
+
+def remark(task: Task, note: Any) -> tuple[str, str, str] | None:
+    """What is to be said of a call whatever its value: a sentence, what was expected, what came."""
+    name, kind = (str(note.get(key) or "")[:80] for key in ("changed", "type")) if isinstance(note, dict) else ("", "")
+    if name:
+        return changes(name), f"`{name}` as it was", f"`{name}` changed"
+    if task.returns and kind.startswith("torch.") and kind not in task.returns:
+        return f"it returns a tensor of {kind}; asked for is {task.returns[0]}", task.returns[0], kind
+    return None
 
 
 def outcome(case: Case, answer: Answer) -> Any:
@@ -124,23 +156,40 @@ def banked(task: Task, hidden: tuple[Case, ...]) -> list[tuple[str, list[Any]]]:
 def assess(task: Task, answer: Answer, hidden: Sequence[Case] = ()) -> Result:
     """Run an answer on all cases, and on a teacher's `hidden` ones, whose details are not shown."""
     cases = [*cases_of(task), *hidden]
-    outcomes = []
+    outcomes, remarks, silent = [], {}, task.returns is not None
     try:
-        for case in cases:
+        for i, case in enumerate(cases):
+            answer.notes = []
             outcomes.append(outcome(case, answer))
+            if said := next(filter(None, (remark(task, note) for note in answer.notes)), None):
+                remarks[i] = said
+            silent &= bool(answer.notes) and all(isinstance(n, dict) and n.get("type") == "NoneType" for n in answer.notes)
     except NotImplementedError:
         return Result(task.id, 0, task.points, "todo", "not done yet")
     except Stopped as stopped:
         return Result(task.id, 0, task.points, "stopped", str(stopped))
     failing = [i for i, case in enumerate(cases) if not same(outcomes[i], plain(case.want))]
-    if not failing:
+    all_failing = sorted({*failing, *remarks})
+    if not all_failing:
         return Result(task.id, task.points, task.points, "passed")
-    first, verdict = failing[0], "error" if isinstance(outcomes[failing[0]], Raised) else "failed"
-    shown = [] if first >= len(cases) - len(hidden) else details(cases[first], outcomes[first])
-    mistake = likely(task, tuple(hidden), outcomes, failing)
+    first = (failing or all_failing)[0]
+    verdict = "error" if isinstance(outcomes[first], Raised) else "failed"
+    shown = details(cases[first], outcomes[first]) if failing else []
+    mistake = None
+    if silent:
+        mistake = "it returns None: is a `return` missing?"
+    elif failing and all(same(outcomes[i], plain(cases[i].want), kinds=False) for i in failing):
+        mistake = kinds(outcomes[first], plain(cases[first].want))
+    elif failing:
+        mistake = likely(task, tuple(hidden), outcomes, failing)
+    if not mistake and remarks:
+        first = min(remarks)
+        mistake, want, got = remarks[first]
+        shown = [f"case: {cases[first].about}", f"expected: {want}", f"got: {got}"]
     if not mistake and verdict == "error":
         mistake = f"it stops with {words(outcomes[first])}"
-    lines = [mistake or "no mistake that is known here", *shown, f"{len(failing)} of {len(cases)} cases fail"]
+    shown = [] if first >= len(cases) - len(hidden) else shown
+    lines = [mistake or "no mistake that is known here", *shown, f"{len(all_failing)} of {len(cases)} cases fail"]
     return Result(task.id, 0, task.points, verdict, "\n".join(lines))
 
 
@@ -170,7 +219,9 @@ def words(x: Any) -> str:
         where = f" (line {x.line} of the function)" if x.line else ""
         return f"{x.kind}: {x.message}{where}" if x.message else f"{x.kind}{where}"
     if isinstance(x, float):
-        return f"{x:.4g}"
+        return f"{x:.4g}.0" if x == int(x if math.isfinite(x) else 0) and abs(x) < 1e4 else f"{x:.4g}"
+    if isinstance(x, list) and len(x) > 1 and all(isinstance(y, bool) for y in x):
+        return "".join("01"[y] for y in x)  # a row of a mask
     if isinstance(x, list):
         return f"[{', '.join(map(words, x[:12]))}{', ...' if len(x) > 12 else ''}]"
     if isinstance(x, dict):

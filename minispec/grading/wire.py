@@ -2,9 +2,10 @@
 
     Local(function)(torch.ones(2), reader)                # as the check calls it, in the notebook and in the sandbox alike
 
-An answer gets copies of its arguments, so that it cannot change what the check compares with. Objects stay with the check:
-the answer sees a `Stub`, whose methods ask the check. What comes back is numbers in lists. The sandbox puts a socket between
-the two; in a notebook the same steps run in one process, so the same answer is judged alike in both.
+An answer gets copies of its arguments, so that it cannot change what the check compares with; that it has changed them is
+noted. Objects stay with the check: the answer sees a `Stub`, whose methods ask the check. What comes back is numbers in lists.
+The sandbox puts a socket between the two; in a notebook the same steps run in one process, so the same answer is judged alike
+in both.
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ import dis
 import json
 import os
 import re
+import signal
 import struct
+import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
 
 LARGEST = 2**23  # bytes of one message
+CPU_S = 10  # seconds of processor time for loading a submission and checking one task
+WALL_S = 60  # seconds by the clock, for answers that wait instead of computing
 NUMBER = (type(None), bool, int, float, str)
 
 
@@ -95,23 +100,56 @@ def serve(objects: list, number: int, method: str, args: Any) -> Any:
 
 
 class Local:
-    """An answer in this process, called as the sandbox calls it."""
+    """An answer in this process, called as the sandbox calls it. `notes`: what `run` has noted, a call after the other."""
 
     def __init__(self, function: Callable[..., Any]):
-        self.function = function
+        self.function, self.notes, self.left = function, [], float(CPU_S)
 
     def __call__(self, *args: Any) -> Any:
         objects: list = []
         ask = lambda number, method, *given: unpack(serve(objects, number, method, pack(given)))
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-            return run(self.function, unpack(pack(args, objects), ask))
+        given = unpack(pack(args, objects), ask)
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), self.limited():
+            value, notes = run(self.function, given)
+        self.notes.append(notes)
+        return value
+
+    @contextlib.contextmanager
+    def limited(self) -> Iterator[None]:
+        """Raise Stopped where all calls together take more than CPU_S seconds, if the platform has such a clock."""
+
+        def stop(*_: Any) -> None:
+            raise Stopped(too_long())
+
+        if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "ITIMER_PROF"):
+            yield
+            return
+        before = signal.signal(signal.SIGPROF, stop)
+        signal.setitimer(signal.ITIMER_PROF, max(0.01, self.left), 1)  # and again each second, if the answer catches it
+        try:
+            yield
+        finally:
+            self.left = signal.setitimer(signal.ITIMER_PROF, 0)[0]
+            signal.signal(signal.SIGPROF, before)
 
 
-def run(function: Callable[..., Any], args: list) -> Any:
-    """What the answer returns, as plain data. Raises Raised for whatever it raises, NotImplementedError as it is."""
+def too_long() -> str:
+    return f"does a loop never end? There was no answer in {CPU_S} seconds of computing, or {WALL_S} by the clock"
+
+
+def run(function: Callable[..., Any], args: list) -> tuple[Any, dict[str, Any]]:
+    """What the answer returns, as plain data, and notes: the name of an argument that it `changed`, and the `type` of what
+    it returned (a tensor's: its dtype). Raises Raised for whatever it raises, NotImplementedError as it is."""
+    before = [repr(pack(x, [])) for x in args]
     try:
-        return plain(function(*args))
-    except (NotImplementedError, KeyboardInterrupt):
+        found = function(*args)
+        kind = str(found.dtype) if isinstance(found, torch.Tensor) else type(found).__name__
+        code = getattr(function, "__code__", None)
+        names = code.co_varnames[: code.co_argcount] if code else ()
+        changed = [i for i, x in enumerate(args) if repr(pack(x, [])) != before[i]]
+        name = [*names, *["args"] * len(args)][changed[0]] if changed else None
+        return plain(found), {"changed": name, "type": kind}
+    except (NotImplementedError, KeyboardInterrupt, Stopped):
         raise
     except BaseException as error:
         raise Raised(*describe(error, function)) from None

@@ -117,7 +117,7 @@ def batch_with_tensors(curve, num_tokens, emitted, draft_s):
         return torch.lerp(costs[right - 1], costs[right], share)
 
     pays = emitted * seconds(sizes) > seconds(sizes * (1 + num_tokens)) + draft_s
-    return (sizes * pays).max() if len(sizes) else 0
+    return int((sizes * pays).max()) if len(sizes) else 0
 
 
 RIGHT = {

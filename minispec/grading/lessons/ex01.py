@@ -1,6 +1,7 @@
 """Lesson 1: autoregressive decoding."""
 
 from minispec.grading.lessons import ex01_cases as cases
+from minispec.grading.lessons import ex01_cases_cache as cache
 from minispec.grading.lessons import ex01_pictures as pictures
 from minispec.grading.lessons.ex01_bank import WRONG
 from minispec.grading.task import Lesson, Task
@@ -47,7 +48,7 @@ LESSON = Lesson(
                 "p = softmax(x); above[i] = sum of p[j] over all j with p[j] > p[i]\n"
                 "top_p below 1: p = 0 where above >= top_p; divide p by its sum",
             ),
-            cases.shape_cases, WRONG["1.3"], pictures.shapes,
+            cases.shape_cases, WRONG["1.3"], pictures.shapes, ("torch.float64", "torch.float32"),
         ),
         Task(
             "1.4", "Back to the fork", "branches", 15, 3, 15,
@@ -61,7 +62,7 @@ LESSON = Lesson(
                 "    text = [the token of that rank in first]\n"
                 "    until the text is long enough or ended: read its last token at position; position + 1; append the likeliest",
             ),
-            cases.branch_cases, WRONG["1.4"], pictures.branched_texts,
+            cache.branch_cases, WRONG["1.4"], pictures.branched_texts,
         ),
         Task(
             "1.5", "Positions and mask of a ragged batch", "positions_and_mask", 15, 3, 20,
@@ -72,7 +73,7 @@ LESSON = Lesson(
                 "at = lengths as a column + 0, 1, 2, ... as a row      [batch, time]\n"
                 "mask = slot numbers 0, 1, 2, ... <= at with one more axis      [batch, time, slots]",
             ),
-            cases.mask_cases, WRONG["1.5"], pictures.masks,
+            cache.mask_cases, WRONG["1.5"], pictures.masks,
         ),
         Task(
             "1.6", "A batch, written to its end", "write_batch", 25, 4, 40,
@@ -88,7 +89,7 @@ LESSON = Lesson(
                 "        append draw_rows(law, u[i, how many it has]) to its text\n"
                 "        block = [that token], or empty if it is eos or the budget is used up",
             ),
-            cases.batch_cases, WRONG["1.6"], pictures.batches,
+            cache.batch_cases, WRONG["1.6"], pictures.batches,
         ),
     ),
 )  # fmt: skip

@@ -123,7 +123,7 @@ def shaper(fault: str) -> Callable[[Tensor, list], Tensor]:
                 p = scaled.softmax(0)
             if fault == "p before temperature":
                 p = x.masked_fill(~kept, -math.inf).softmax(0)
-            likelier = torch.stack([p[p > y].sum() for y in p])
+            likelier = torch.stack([p[p > y + (1e-6 if fault == "tolerance" else 0)].sum() for y in p])
             stays = likelier < top_p
             if fault == "drops the last":
                 stays = torch.stack([p[p >= y].sum() for y in p]) <= top_p
@@ -160,6 +160,7 @@ SHAPE = [
     Wrong("top-p drops the token that crosses the threshold; it stays", shaper("drops all but one")),
     Wrong("top-p keeps one token more, behind the one that crosses the threshold", shaper("one more")),
     Wrong("top-p cuts between equal tokens; either all of them stay or none", shaper("by order")),
+    Wrong("top-p takes nearly equal tokens for equal; strictly above is above, by however little", shaper("tolerance")),
     Wrong("it takes top-p for a threshold on each token; it is one on the sum over the likelier ones", shaper("threshold")),
     Wrong("top-p counts with the probabilities before top-k; what top-k has left is a distribution of its own", shaper("p of all")),
     Wrong("top-p counts with the probabilities before the temperature", shaper("p before temperature")),

@@ -9,10 +9,14 @@ import torch
 from torch import Tensor
 
 from minispec.grading.lessons.ex01_cases import shaped
-from minispec.grading.task import Wrong
+from minispec.grading.task import Wrong, changes, of_kind
 from minispec.sampling import draw
 
 # 1.4
+
+
+def ends_late(fault: str, text: list[int]) -> bool:
+    return fault == "no end" or (fault == "first goes on" and len(text) == 1)
 
 
 def brancher(fault: str) -> Callable[..., list[list[int]]]:
@@ -35,9 +39,10 @@ def brancher(fault: str) -> Callable[..., list[list[int]]]:
                 target.rewind(n + 1)
             elif rank and fault not in ("no rewind", "never rewinds"):
                 target.rewind(n)
-            now, text = logits, [int(logits.argsort(descending=True)[0 if fault == "all alike" else rank])]
+            order = (logits.half() if fault == "half" else logits).argsort(descending=True)
+            now, text = logits, [int(order[0 if fault == "all alike" else rank])]
             ended = fault == "prompt ends" and eos in prompt
-            while len(text) < most and (text[-1] != eos or fault == "no end") and not ended:
+            while len(text) < most and (text[-1] != eos or ends_late(fault, text)) and not ended:
                 at = {"from 0": position - n, "one late": position + 1, "one early": position - 1, "stands": n}
                 now = target.read(text[-1:], [at.get(fault, position)])[-1]
                 position += 1
@@ -52,6 +57,12 @@ def brancher(fault: str) -> Callable[..., list[list[int]]]:
         return texts
 
     return branches
+
+
+def grows_prompt(target: Any, prompt: list[int], count: int, most: int, eos: int | None) -> list[list[int]]:
+    found = brancher("")(target, prompt, count, most, eos)
+    prompt += found[-1]
+    return found
 
 
 def as_broken(target: Any, prompt: list[int], count: int, most: int, eos: int | None) -> list[list[int]]:
@@ -86,7 +97,10 @@ BRANCH = [
     Wrong("all its tokens stand at one position", brancher("stands")),
     Wrong("it reads the last token of a text: a pass for nothing", brancher("reads the last")),
     Wrong("it goes on behind the end-of-text token", brancher("no end")),
+    Wrong("it goes on where a text's first token is the end of the text already", brancher("first goes on")),
     Wrong("it drops the end-of-text token; that one is written, and ends the text", brancher("drops eos")),
+    Wrong("it compares logits in half precision, where different ones become equal", brancher("half")),
+    Wrong(changes("prompt"), grows_prompt),
 ]  # fmt: skip
 
 # 1.5
@@ -124,7 +138,7 @@ def masker(fault: str) -> Callable[..., tuple[Tensor, Tensor]]:
             at = time.expand_as(at)
         if fault == "one late":
             at = at + 1
-        return at, mask
+        return (at.double() if fault == "floats" else at), (mask.long() if fault == "0 and 1" else mask)
 
     return positions_and_mask
 
@@ -143,6 +157,8 @@ MASK = [
     Wrong("every token sees every slot, used or not", masker("all")),
     Wrong("short rows see slots up to the longest row's end; behind its own end a row holds rubbish", masker("up to the longest")),
     Wrong("its mask says what may not be seen; True is for what is seen", masker("inverted")),
+    Wrong(of_kind("bool", "int"), masker("0 and 1")),
+    Wrong(of_kind("int", "float"), masker("floats")),
 ]  # fmt: skip
 
 # 1.6
@@ -154,9 +170,9 @@ def writer(fault: str) -> Callable[..., list[list[int]]]:
     ) -> list[list[int]]:
         texts: list[list[int]] = [[] for _ in prompts]
         blocks = [list(prompt) for prompt in prompts]
-        ended = lambda text, most: (len(text) >= most) or (eos in text and fault != "no end")
+        ended = lambda text, most: (len(text) >= most) or (eos in text and not ends_late(fault, text))
         while any(blocks) and len(texts[0]) < 12:
-            time, done = max(map(len, blocks)), max(map(len, texts))
+            time, done = max(map(len, prompts if fault == "as wide as prompts" else blocks)), max(map(len, texts))
             logits = target.read(torch.tensor([[*block, *[-1] * (time - len(block))] for block in blocks]))
             for i, (text, block) in enumerate(zip(texts, blocks, strict=True)):
                 if not block or ended(text, budgets[i]):
@@ -164,6 +180,9 @@ def writer(fault: str) -> Callable[..., list[list[int]]]:
                 row = logits[i, -1 if fault == "last column" else len(block) - 1]
                 law = shaped(row, *settings[0 if fault == "settings of row 0" else i])
                 number = {"one number a row": u[i, 0], "numbers of row 0": u[0, len(text)]}.get(fault, u[i, len(text)])
+                if fault == "float32":
+                    text.append(min(len(law) - 1, int((law.cumsum(0) <= number.float().double() * law.cumsum(0)[-1]).sum())))
+                    continue
                 text.append(int(law.argmax() if fault == "greedy" else draw(law, number)))
             more = [not ended(text, most) for text, most in zip(texts, budgets, strict=True)]
             if fault == "prompt ends":
@@ -190,6 +209,14 @@ def writer(fault: str) -> Callable[..., list[list[int]]]:
     return write_batch
 
 
+def counts_down(
+    target: Any, prompts: list, u: Tensor, budgets: list[int], eos: int | None, settings: list
+) -> list[list[int]]:
+    found = writer("")(target, prompts, u, budgets, eos, settings)
+    budgets[:] = [most - len(text) for most, text in zip(budgets, found, strict=True)]
+    return found
+
+
 BATCH = [
     Wrong("it takes the last column of the logits for every row; a shorter row's last token stands before its padding", writer("last column")),
     Wrong("it goes on behind the end-of-text token", writer("no end")),
@@ -205,5 +232,9 @@ BATCH = [
     Wrong("it uses the settings of row 0 for all rows", writer("settings of row 0")),
     Wrong("it takes the likeliest token instead of drawing one", writer("greedy")),
     Wrong("it returns the prompts too; wanted are the new tokens", writer("prompt too")),
+    Wrong("it goes on where a row's first token is the end of the text already", writer("first goes on")),
+    Wrong("every pass is as wide as the longest prompt; only the tokens that it reads need room", writer("as wide as prompts")),
+    Wrong("it takes u in float32, where the largest number below 1 becomes 1, and falls off the end", writer("float32")),
+    Wrong(changes("budgets"), counts_down),
 ]  # fmt: skip
 WRONG = {"1.4": BRANCH, "1.5": MASK, "1.6": BATCH}

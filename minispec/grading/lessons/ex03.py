@@ -21,7 +21,7 @@ LESSON = Lesson(
                 "mass = the sum of each row, kept as a column\n"
                 "where mass > 0: left / mass, else p",
             ),
-            cases.residual_cases, WRONG["3.1"], pictures.residuals,
+            cases.residual_cases, WRONG["3.1"], pictures.residuals, ("torch.float64",),
         ),
         Task(
             "3.2", "The test, in logarithms", "keep", 10, 2, 10,
@@ -43,7 +43,7 @@ LESSON = Lesson(
                 "top_k above 0: keep the top_k largest logits, set the others to minus infinity\n"
                 "softmax of the logits divided by the temperature",
             ),
-            cases.honest_cases, WRONG["3.3"], pictures.honest,
+            cases.honest_cases, WRONG["3.3"], pictures.honest, ("torch.float64",),
         ),
         Task(
             "3.4", "The rule for a batch of drafts", "verify_chain", 35, 4, 40,

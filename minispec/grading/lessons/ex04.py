@@ -48,7 +48,7 @@ LESSON = Lesson(
                 "    for each size that is at most end:\n"
                 "        put the size tokens before end, with place end",
             ),
-            cases.table_cases, WRONG["4.3"], pictures.tables,
+            cases.table_cases, WRONG["4.3"], pictures.tables, None,
         ),
         Task(
             "4.4", "Drafts for a batch whose rows have ended", "draft_batch", 25, 4, 30,

@@ -68,11 +68,11 @@ def forests(nodes: int) -> list[tuple[int, ...]]:
 
 
 def seen_of(parents: Sequence[int], wide: int, length: int) -> dict[str, Any]:
-    """The mask of one row in words of 0 and 1, and the positions."""
+    """The mask of one row, and the positions."""
     lines = [line_of(parents, i) if i <= len(parents) else [i] for i in range(wide + 1)]
-    words = ["".join(str(int(j in line)) for j in range(wide + 1)) for line in lines]
+    mask = [[j in line for j in range(wide + 1)] for line in lines]
     depths = [len(line) - 1 if i <= len(parents) else 0 for i, line in enumerate(lines)]
-    return {"mask": words, "positions": [length + depth for depth in depths]}
+    return {"mask": mask, "positions": [length + depth for depth in depths]}
 
 
 def mask_cases() -> list[Case]:
@@ -82,8 +82,7 @@ def mask_cases() -> list[Case]:
 
         def run(answer: Answer) -> list[Any]:
             mask, positions = answer(padded, torch.tensor(lengths))
-            words = [["".join(str(int(x)) for x in row) for row in board] for board in mask]
-            return [{"mask": board, "positions": at} for board, at in zip(words, positions, strict=True)]
+            return [{"mask": board, "positions": at} for board, at in zip(mask, positions, strict=True)]
 
         want = [seen_of(row, wide, length) for row, length in zip(rows, lengths, strict=True)]
         says = lambda i: f"parents {padded[i].tolist()}, length {lengths[i]}"

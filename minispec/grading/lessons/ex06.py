@@ -32,7 +32,7 @@ LESSON = Lesson(
                 "wide = [batch, vocab], all minus infinity\n"
                 "wide[:, i + d2t[i]] = logits[:, i], for all columns i at once",
             ),
-            cases.vocabulary_cases, WRONG["6.2"], pictures.wide,
+            cases.vocabulary_cases, WRONG["6.2"], pictures.wide, ("torch.float64",),
         ),
         Task(
             "6.3", "Many drafts in one pass", "unrolled_mask", 15, 4, 20,

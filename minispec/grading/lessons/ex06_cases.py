@@ -20,7 +20,7 @@ def rows_of(tokens: Sequence[int], answer: Sequence[int], can: Sequence[int], st
         read, guessed = place + 1 + step, place + 2 + step
         found["inputs"].append(tokens[read] if read < real else -1)
         found["teachers"].append(read if read < real else -1)
-        found["counted"].append(int(guessed < real and bool(answer[guessed]) and bool(can[tokens[guessed]])))
+        found["counted"].append(guessed < real and bool(answer[guessed]) and bool(can[tokens[guessed]]))
     return found
 
 
@@ -34,8 +34,7 @@ def training_cases() -> list[Case]:
         def run(answerer: Answer) -> list[Any]:
             parts = answerer(tokens, answer, torch.tensor(can), step)
             names = "inputs", "teachers", "counted"
-            marked = [parts[0], parts[1], [[int(x) for x in row] for row in parts[2]]]
-            return [dict(zip(names, row, strict=True)) for row in zip(*marked, strict=True)]
+            return [dict(zip(names, row, strict=True)) for row in zip(*parts, strict=True)]
 
         want = [rows_of(t, a, can, step) for t, a in padded]
         says = lambda i: f"tokens {padded[i][0]}, answer {padded[i][1]}"
@@ -82,23 +81,22 @@ def vocabulary_cases() -> list[Case]:
     ]
 
 
-def sees(place: int, step: int, time: int) -> str:
+def sees(place: int, step: int, time: int) -> list[bool]:
     """Which keys the query of this place and step sees, step after step."""
-    first = ["1" if i <= place else "0" for i in range(time)]
-    later = ["1" if i == place else "0" for i in range(time)]
-    return " ".join("".join(later if s else first) for s in range(step + 1))
+    return [i <= place for i in range(time)] + [i == place for i in range(time)] * step
 
 
 def unrolled_cases() -> list[Case]:
     def case(time: int, step: int) -> Case:
         def run(answer: Answer) -> dict[str, Any]:
             mask, positions = answer(time, step)
-            words = ["".join(str(int(x)) for x in row) for row in mask]
-            cut = [" ".join(row[i : i + time] for i in range(0, len(row), time)) for row in words]
+            cut = [[row[i : i + time] for i in range(0, len(row), time)] for row in mask]  # step by step, to be read
             return {"mask": cut, "positions": positions}
 
         want = {
-            "mask": [sees(place, step, time) for place in range(time)],
+            "mask": [
+                [sees(place, step, time)[i : i + time] for i in range(0, (step + 1) * time, time)] for place in range(time)
+            ],
             "positions": [place + s for s in range(step + 1) for place in range(time)],
         }
         return Case(f"time {time}, step {step}", run, want)

@@ -43,7 +43,7 @@ LESSON = Lesson(
                 "u = zeros [rows, 1 + the largest count]\n"
                 "for each row: n = counts[row] + 1; u[row, first n] = dice[requests[row]].roll(n)",
             ),
-            cases.roll_cases, WRONG["7.3"], pictures.rolls,
+            cases.roll_cases, WRONG["7.3"], pictures.rolls, ("torch.float64",),
         ),
         Task(
             "7.4", "The loop for a batch", "speculate_batch", 35, 5, 45,

@@ -44,15 +44,14 @@ def visible_cases() -> list[Case]:
     def case(about: str, lengths: list[int], counts: list[int], slots: int) -> Case:
         time = max(counts)
         places = [(row, i) for row in range(len(counts)) for i in range(time)]
-        want = [list(range(lengths[row] + i + 1)) if i < counts[row] else True for row, i in places]
+        want = [[s <= lengths[row] + i for s in range(slots)] if i < counts[row] else True for row, i in places]
 
         def run(answer: Answer) -> list[Any]:
             mask = answer(lengths, counts, slots)
             form = len(mask) == len(counts) and all(len(row) == time and all(len(x) == slots for x in row) for row in mask)
-            if not form or any(x not in (0, 1) for row in mask for token in row for x in token):
+            if not form:
                 raise ValueError
-            seen = [[s for s in range(slots) if mask[row][i][s]] for row, i in places]
-            return [found if i < counts[row] else bool(found) for found, (row, i) in zip(seen, places, strict=True)]
+            return [mask[row][i] if i < counts[row] else any(mask[row][i]) for row, i in places]
 
         def words(at: int) -> str:
             row, i = places[at]

@@ -67,6 +67,7 @@ class Rows:
         self._model = toy(seed).model
         self._cache = self._model.new_cache(rows, 200)
         self._passes: list[list[int]] = []
+        self._wider = False  # was a pass wider than its longest row?
 
     @torch.inference_mode()
     def read(self, tokens: Tensor) -> Tensor:
@@ -80,6 +81,7 @@ class Rows:
         if len(self._passes) >= MOST_PASSES:
             raise RuntimeError(f"more than {MOST_PASSES} passes: does the loop ever end?")
         self._passes.append(counts.tolist())
+        self._wider |= tokens.shape[1] > int(counts.max())
         return self._model(tokens, self._cache)
 
 
