@@ -315,6 +315,8 @@ status()
 #
 # Two requests with different settings, in one batch: your loop, your distribution, your draw, and in every pass your positions and your
 # mask, which here take the place of those of the package's cache. `ms.generate` writes each request alone, with the same uniform numbers.
+#
+# Where it says False, a task above is not right yet: `status()` says which, and its `check` shows the smallest case.
 
 
 # %% final="1"

@@ -155,8 +155,8 @@ show("2.3", write_draft)
 # - `prompt` is a list of ids; `eos` an id or None.
 #
 # Emit at most `max_new_tokens` tokens (1 or more), and end after the end-of-text token (one that stands in `prompt` does not count). A
-# round drafts at most `count` tokens and, since the target adds one of its own, at most one less than may still be emitted; where that
-# is 0, `draft` may be called with 0 or not at all. The first pass reads the prompt, every other pass the pending token and the draft, and
+# round drafts at most `count` tokens and, since the target adds one of its own, at most one less than may still be emitted. Ask for no
+# more than that: guesses cost time, also those that you throw away. Where it is 0, `draft` may be called with 0 or not at all. The first pass reads the prompt, every other pass the pending token and the draft, and
 # nothing else.
 #
 # Return a list of lists: what each pass emitted, the first one's single token included.
@@ -199,7 +199,7 @@ show("2.4", speculate)
 # So two texts that should be the same may part without a bug. Whoever reports "not lossless" has to say **where** they part and **how far**
 # the two logits were apart there.
 #
-# `first` and `second` are two texts, lists of ids. `logits` [len(first), vocab] are the target's along the first one: row i is what
+# `first` and `second` are two texts, lists of ids. `logits` [len(first), vocab], float64, are the target's along the first one: row i is what
 # `first[i]` was chosen from. Return `(position, gap)`: the first place where the two have different tokens, and there the logit of the first
 # text's token less that of the second's. A text that only ends earlier has not parted: return None.
 
@@ -235,6 +235,8 @@ status()
 #
 # A model and its cache, with the two methods that your functions call, and a drafter that is your `write_draft` around the draft model that
 # ships with the course.
+#
+# Where it says False, a task above is not right yet: `status()` says which, and its `check` shows the smallest case.
 
 
 # %% final="2"

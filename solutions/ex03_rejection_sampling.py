@@ -136,7 +136,7 @@ show("3.3", honest_q)
 # - `guesses` [batch, n]: a draft a row, padded with -1 on the right. A row may have no guess at all.
 # - `p` [batch, n + 1, vocab]: `p[:, i]` is the target's distribution in the place of guess i. In a row with k guesses, `p[row, 0]` to
 #   `p[row, k]` have a meaning (the last is what the target says after all guesses); what follows is padding.
-# - `q` [batch, n, vocab]: what the guesses were drawn from; in the place of padding it means nothing.
+# - `q` [batch, n, vocab]: what the guesses were drawn from; in the place of padding it means nothing (it may even be NaN).
 # - `u` [batch, n + 1]: uniform numbers. Guess i is tested with `u[:, i + 1]`: kept if u · q < p. The last token of a row is drawn by `pick`
 #   with `u[:, 0]`.
 #
@@ -180,7 +180,7 @@ show("3.4", verify_chain)
 # Why only one guess for a place? Let the drafter draw several different tokens from q, one after another, each time **without** those that it
 # has drawn already (q of the others is then divided by what is left). Try them in that order. The token that comes out must still follow p.
 #
-# `p` and `q` [vocab]; `siblings`, a list of different ids in the order in which they were drawn; `u` [siblings + 1]: sibling i is tested with
+# `p` and `q` [vocab]; `siblings`, a list of different ids, one or more, in the order in which they were drawn; `u` [siblings + 1]: sibling i is tested with
 # `u[i + 1]`, and if none is kept, a token is drawn by `pick` with `u[0]`.
 #
 # Return `(which, token)`: the number of the sibling that was kept and its id, or -1 and the token that was drawn. (This rule lets a whole
@@ -222,6 +222,8 @@ status()
 #
 # `ms.generate` asks a *rule* which guesses stay. Below, yours takes its place: `verify_chain` decides, with the numbers that the package rolls.
 # If it uses them as the package does, even the text is the same.
+#
+# Where it says False, a task above is not right yet: `status()` says which, and its `check` shows the smallest case.
 
 # %% final="3"
 from minispec.decode import Decoder

@@ -241,6 +241,8 @@ status()
 # ## Your own drafter, on the real target
 #
 # The package asks a drafter for four things. Yours answers them with `extend_table` and `draft_batch`; the rest is keeping count of who is who.
+#
+# Where a line says False, a task above is not right yet: `status()` says which, and its `check` shows the smallest case.
 
 
 # %% final="4"

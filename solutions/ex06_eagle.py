@@ -93,11 +93,11 @@ show("6.1", training_rows)
 # The layer has an output matrix of its own, over the ids that it can draft. Which id does a column stand for? Published heads store **offsets**:
 # column i stands for the target's id i + `d2t[i]`. Whoever mixes that up gets other tokens, and no error.
 #
-# - `logits` [batch, ids] of floats: a column for each id that can be drafted.
+# - `logits` [batch, ids] of float64: a column for each id that can be drafted.
 # - `d2t` [ids] of integers. The ids that come out are all different, and below `vocab`; they need not ascend.
 # - `vocab`: how many ids the target has.
 #
-# Return logits over the target's ids, [batch, vocab], such that their softmax is the layer's own distribution: each column's logit as it is, in the
+# Return logits over the target's ids, [batch, vocab] in float64, such that their softmax is the layer's own distribution: each column's logit as it is, in the
 # place of its id, and minus infinity for every id that the layer cannot draft.
 #
 # For example, logits `[[1.0, 2.0]]`, d2t `[1, 1]` and vocab 4 give `[[-inf, 1.0, 2.0, -inf]]`.
@@ -224,7 +224,7 @@ show("6.4", eagle_chain)
 # along the path, as the layer sees them.
 #
 # `expand(paths)` asks the layer: `paths` is a list of one path or more, each a list of ids; the empty path `[]` is the pending token. It returns
-# log-probabilities [paths, vocab]: for each path, of every token that may follow. Minus infinity says that a token cannot follow; such a token is never
+# log-probabilities [paths, vocab] in float64: for each path, of every token that may follow. Minus infinity says that a token cannot follow; such a token is never
 # taken. Each call costs a pass.
 #
 # - Level 1: expand `[]`. Its `top_k` likeliest tokens are nodes (if there are so many).
@@ -285,6 +285,8 @@ status()
 # The head that ships with the course, with the three methods that your functions call, and a drafter around them, as `ms.generate` wants one. In a
 # round it asks either your chain or your tree. For the tree, `expand` follows each path from the committed text on, a pair at a time: slow, and
 # easy to read.
+#
+# Where it says False, a task above is not right yet: `status()` says which, and its `check` shows the smallest case.
 
 
 # %% final="6"

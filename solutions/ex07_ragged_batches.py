@@ -112,7 +112,7 @@ show("7.2", visible_slots)
 #
 # Rows are not requests. Some requests have ended, some wait, and rows move up when a place is free: `requests[i]` is the number of the request that
 # stands in row i now, and `counts[i]` how many tokens its draft has (0 or more). `dice[r]` belongs to request number r: `dice[r].roll(n)` returns its
-# next n numbers, a tensor [n]. `dice` has one for every request, also for those that are not in the batch.
+# next n numbers, a float64 tensor [n]. `dice` has one for every request, also for those that are not in the batch.
 #
 # Return the numbers of this round, [rows, 1 + largest count], a tensor or lists: each row's numbers from the left, in the order in which they were
 # rolled, and 0 in the rest.
@@ -158,7 +158,8 @@ show("7.3", roll_rows)
 # - `count`, 1 or more: the most tokens that a request drafts in a round.
 #
 # The first pass reads all prompts, and each request emits one token. In every later pass each request that goes on reads its pending token and its
-# draft, and nothing else. It drafts at most `count` tokens, and no more than it can still emit: the target adds one of its own. A request that has
+# draft, and nothing else. It drafts at most `count` tokens, and no more than it can still emit: the target adds one of its own. (Ask for no more
+# than that; guesses cost time, also those that you throw away.) A request that has
 # ended is in no further pass; when none goes on, there is no further pass. A pass is as wide as the longest block in it, no wider. The order of the
 # rows is up to you.
 #
@@ -219,7 +220,7 @@ show("7.4", speculate_batch)
 # whatever its size. All other work is free.
 #
 # Drafting pays for a batch of b requests if they emit more tokens a second with it than without (then each pass reads one token of each request, and
-# emits one). Return the largest b for which it pays, 1 or more, of those whose passes lie on the curve; 0 if it pays for none. Real curves have steps, so
+# emits one). Return the largest b for which it pays, a whole number from 1 on, of those whose passes lie on the curve; 0 if it pays for none. Real curves have steps, so
 # it may pay for b, not for b + 1, and for b + 2 again: the largest one is wanted.
 
 
@@ -262,6 +263,8 @@ status()
 #
 # The target and a cache with a row for each request. Your `ragged_block` and `visible_slots` lay out each pass: the package's model takes tokens,
 # positions, and of the mask what concerns the block. The drafter looks up the text's last two tokens in the text before.
+#
+# Where it says False, a task above is not right yet: `status()` says which, and its `check` shows the smallest case.
 
 
 # %% final="7"

@@ -146,7 +146,7 @@ show("8.3", reading_times)
 #
 # - `rates`: acceptance by position, as in 8.1: `rates[0]` for the first guess, `rates[1]` for the second if the first was accepted, and so on.
 #   Drafts may have 0 to `len(rates)` tokens. It may be empty.
-# - `cost`: `cost[n]` is the time of a target pass over n tokens, from n = 1 to `len(rates) + 1`; `cost[0]` means nothing.
+# - `cost`: `cost[n]` is the time of a target pass over n tokens, from n = 1 to `len(rates) + 1`; `cost[0]` means nothing. A wider pass may be the cheaper one.
 # - `draft_s`: the time to draft one token.
 #
 # A round with n guesses reads the pending token and the guesses, drafts n tokens, and emits what is accepted and one token more. Its **speedup** is
@@ -189,7 +189,7 @@ show("8.4", length_and_oracle)
 # judged take turns, and every run of the one has a neighbour in time of the other.
 #
 # `base` and `mine` are lists with a list for each request: `base[i][j]` and `mine[i][j]` are the seconds that the baseline and the method took for request
-# i in repeat j, one right after the other. All are above 0; there is at least one request, with at least one repeat.
+# i in repeat j, one right after the other. All are above 0; there is at least one request, and every request has as many repeats, one or more.
 #
 # The speedup of a **pair** of neighbours is the baseline's time by the method's. The speedup of a **request** is the median over its pairs. Return three
 # numbers: the median of the requests' speedups, the smallest of them, and the largest. (The median of an even number of values is the mean of the
@@ -228,7 +228,7 @@ show("8.5", paired_speedup)
 # (each value lies below the median with probability 1/2: this counts how often fewer than k of n do). The **interval** is that of the largest k, from 1
 # on, for which this is at least 0.95. For few values there is none.
 #
-# `ratios` is a list of speedups, one or more, in any order; `claim` is a number: "the median is at least `claim`". Return `(low, high, verdict)`: the two
+# `ratios` is a list of speedups, one to a thousand, in any order; `claim` is a number: "the median is at least `claim`". Return `(low, high, verdict)`: the two
 # ends of the interval, and one of three strings:
 #
 # - `"supported"`, if even the lower end is at least the claim;

@@ -320,6 +320,32 @@ def test_notebook_and_command_give_the_same_report_byte_for_byte(tmp_path, capsy
         assert verdict in in_notebook
 
 
+def test_what_is_noted_of_calls_is_the_same_from_the_sandbox(workshop):
+    """An answer that changes an argument, one of another kind, one of another dtype, one without a return, an endless one."""
+    cells = (
+        "import torch\n\ndef head(x):\n    return x / x.sum(-1, keepdim=True)",
+        "def residual(p, q):\n    wide = torch.nn.functional.pad(q, (0, p.shape[1] - q.shape[1]))\n"
+        "    left = p.sub_(wide).clamp(min=0)\n    p += wide\n    mass = left.sum(1, keepdim=True)\n"
+        "    p *= 1.0 + 1e-9\n    return torch.where(mass > 0, left / mass, p)",
+        "def keep(log_p, log_q, u):\n    return (u.log() < log_p - log_q).int()",
+        "def honest_q(logits, temperature, top_k):\n    if temperature == 0:\n"
+        "        return torch.nn.functional.one_hot(logits.argmax(), len(logits))\n    if 0 < top_k < len(logits):\n"
+        "        logits = logits.masked_fill(logits < logits.topk(top_k).values[-1], -torch.inf)\n"
+        "    return (logits / temperature).softmax(0)",
+        "def verify_chain(guesses, p, q, u):\n    counts = (guesses >= 0).sum(1)",
+        "def choose_sibling(p, q, siblings, u):\n    return siblings.pop(), 0",
+    )
+    names = {"__name__": "__main__"}
+    for cell in cells:
+        exec(cell, names)
+    in_notebook = notebook.report(3, names)
+    tasks = workshop.grade(Submission(in_notebook["id"], cells, 3, None, ""))["tasks"]
+    assert tasks == in_notebook["tasks"]
+    for task, says in zip(tasks, ("changes its argument `p`", "bool is asked for, and it gives int", "tensor of torch.int64",
+                                  "it returns None: is a `return` missing?", "changes its argument `siblings`"), strict=True):  # fmt: skip
+        assert task["verdict"] == "failed" and says in task["diagnosis"].split("\n")[0], task
+
+
 def test_submissions_are_told_apart_by_their_functions(tmp_path):
     for name, source, number in (
         ("a.py", RIGHT, 2),

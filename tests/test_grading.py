@@ -11,7 +11,7 @@ from right_answers import RIGHT
 
 from minispec.grading import check, hint, notebook, show, status, wire
 from minispec.grading.lessons import NUMBERS, find_task, lesson
-from minispec.grading.task import Case, Result, assess, cases_of
+from minispec.grading.task import Case, Result, assess, cases_of, drawable
 from minispec.grading.wire import Local, Raised, borrowed, pack, plain, unpack
 
 ROOT = Path(__file__).parent.parent
@@ -69,8 +69,17 @@ def test_a_stub_is_to_be_done_and_other_answers_cost_no_exception(task):
 @each_task
 def test_a_picture_is_drawn_of_right_wrong_and_missing_answers(task):
     for answer in (RIGHT[task.id][0], *[wrong.function for wrong in task.wrong], todo, lambda *a: "nonsense", lambda *a: []):
-        figure, alt, numbers = task.picture(Local(answer))
+        given = drawable(task, Local(answer))
+        figure, alt, numbers = task.picture(Local(answer), given) if given else task.picture(Local(answer))
         assert figure.axes and len(alt) > 40 and len(numbers) > 10
+
+
+def test_the_picture_is_that_of_the_case_that_fails():
+    task = find_task("2.2")
+    lost = Local(lambda guesses, answers, eos, budget: RIGHT["2.2"][0](guesses, answers, eos or None, budget))
+    given = drawable(task, lost)
+    assert given == ([0, 7], [0, 7, 9], 0, 3) and task.picture(lost, given)[2] == "emitted: [0, 7, 9]"
+    assert drawable(task, Local(RIGHT["2.2"][0])) is drawable(task, Local(todo)) is None
 
 
 @each_task

@@ -8,7 +8,7 @@ from typing import Any
 
 from minispec.grading.lessons import find_task, lesson
 from minispec.grading.report import submission, text
-from minispec.grading.task import Result, Task, assess
+from minispec.grading.task import Result, Task, assess, drawable
 from minispec.grading.wire import Local, borrowed
 
 asked: dict[str, int] = {}  # how many hints of each task were seen
@@ -45,10 +45,12 @@ def check(name: str, function: Callable[..., Any]) -> bool:
 
 
 def show(name: str, function: Callable[..., Any]) -> None:
-    """Draw what an answer to the task `name` does, whether it is right or not."""
+    """Draw what an answer to the task `name` does, right or wrong: in the case that fails, if that can be drawn."""
     from minispec.notebook import show as display
 
-    display(*find_task(name).picture(Local(function)))
+    task = find_task(name)
+    given = drawable(task, Local(function))
+    display(*(task.picture(Local(function), given) if given else task.picture(Local(function))))
 
 
 def hint(name: str, step: int | None = None) -> None:

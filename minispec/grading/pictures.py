@@ -64,30 +64,31 @@ def strips(rows: Sequence[tuple[str, Sequence[tuple[Any, str]]]], title: str) ->
     return figure
 
 
-def counts(answer: Answer) -> Picture:
-    guesses = torch.tensor([[5, 7, 2], [5, 8, 2], [6, 7, 2], [5, -1, -1]])
-    answers = torch.tensor([[5, 7, 2, 4], [5, 7, 2, 4], [5, 7, 2, 4], [5, 7, 2, 4]])
+def counts(answer: Answer, given: Any = None) -> Picture:
+    guesses, answers = given or (
+        torch.tensor([[5, 7, 2], [5, 8, 2], [6, 7, 2], [5, -1, -1]]), torch.tensor([[5, 7, 2, 4]] * 4)
+    )  # fmt: skip
     found, why = attempt(answer, guesses, answers)
-    good = isinstance(found, list) and len(found) == 4 and all(isinstance(n, int) for n in found)
+    good = isinstance(found, list) and len(found) == len(guesses) and all(isinstance(n, int) for n in found)
     rows: list[tuple[str, list]] = []
     for i, (drafted, own) in enumerate(zip(guesses.tolist(), answers.tolist(), strict=True)):
-        styles = ["kept" if good and j < found[i] else "plain" for j in range(3)]
+        styles = ["kept" if good and j < found[i] else "plain" for j in range(len(drafted))]
         rows.append((f"row {i}: guesses", list(zip(drafted, styles, strict=True))))
         rows.append(("answers", [(x, "plain") for x in own]))
     figure = strips(rows, f"Filled: the guesses that your function accepts{f' ({why})' if why else ''}")
-    alt = "Four rows of guesses over the target's answers; the guesses that the function accepts are filled."
+    alt = "Rows of guesses over the target's answers; the guesses that the function accepts are filled."
     return figure, alt, f"accepted, by row: {why or found}"
 
 
-def emits(answer: Answer) -> Picture:
-    given = [
+def emits(answer: Answer, given: Any = None) -> Picture:
+    rounds = [given] if given else [
         ([5, 7], [5, 7, 9], None, 9),
         ([5, 7], [5, 8, 9], None, 9),
         ([5, 7], [5, 7, 9], 7, 9),
         ([5, 7], [5, 7, 9], None, 2),
-    ]
+    ]  # fmt: skip
     rows, lines = [], []
-    for guesses, answers, eos, budget in given:
+    for guesses, answers, eos, budget in rounds:
         found, why = attempt(answer, guesses, answers, eos, budget)
         rows.append((f"guesses (eos {eos}, budget {budget})", [(x, "plain") for x in guesses]))
         rows.append(("answers", [(x, "plain") for x in answers]))
@@ -95,7 +96,7 @@ def emits(answer: Answer) -> Picture:
         styles = ["kept" if i < len(guesses) and x == guesses[i] else "own" for i, x in enumerate(tokens)]
         rows.append((why or "your function emits", list(zip(tokens, styles, strict=True))))
         lines.append(why or str(found))
-    alt = "Four rounds: guesses, the target's answers, and what the function emits; accepted guesses are filled."
+    alt = "Rounds: guesses, the target's answers, and what the function emits; accepted guesses are filled."
     return (
         strips(rows, "Filled: equal to the guess. Thick frame: the target's own token."),
         alt,
@@ -153,10 +154,10 @@ def loop_picture(found: Any, why: str, wanted: list[int], read: Any) -> Picture:
     return figure, alt, f"emitted: {why or found}; tokens read in each pass: {read}"
 
 
-def partings(answer: Answer) -> Picture:
-    first, second = [5, 6, 7, 1], [5, 6, 2, 3]
-    logits = torch.zeros(4, 8)
+def partings(answer: Answer, given: Any = None) -> Picture:
+    logits = torch.zeros(4, 8, dtype=torch.float64)
     logits[:, 5], logits[2, 7], logits[2, 2] = 4.0, 3.25, 3.0
+    first, second, logits = given or ([5, 6, 7, 1], [5, 6, 2, 3], logits)
     found, why = attempt(answer, first, second, logits)
     place = found[0] if isinstance(found, list) and found and isinstance(found[0], int) else None
     rows = [
@@ -164,7 +165,8 @@ def partings(answer: Answer) -> Picture:
         ("second text", [(x, "own" if i == place else "plain") for i, x in enumerate(second)]),
     ]
     alt = "Two texts, token under token, with the place framed at which the function says that they part."
-    numbers = f"logits of row 2: token 7 has 3.25, token 2 has 3, token 5 has 4, all others 0; found: {why or found}"
+    about = "logits of row 2: token 7 has 3.25, token 2 has 3, token 5 has 4, all others 0; "
+    numbers = f"{'' if given else about}found: {why or found}"
     return strips(rows, f"Thick frame: where they part, says your function{f' ({why})' if why else ''}"), alt, numbers
 
 
@@ -186,11 +188,11 @@ def laws(series: dict[str, Sequence[float]], title: str, why: str, alt: str) -> 
     return figure, alt, numbers + (f"; {why}" if why else "")
 
 
-def residuals(answer: Answer) -> Picture:
-    p, q = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).double(), torch.tensor([[0.2, 0.7, 0.1]]).double()
+def residuals(answer: Answer, given: Any = None) -> Picture:
+    p, q = given or (torch.tensor([[0.4, 0.3, 0.2, 0.1]]).double(), torch.tensor([[0.2, 0.7, 0.1]]).double())
     found, why = attempt(answer, p, q)
     mine = found[0] if isinstance(found, list) and found else None
-    series = {"p": p[0].tolist(), "q (three ids only)": q[0].tolist(), "your residual": mine}
+    series = {"p": p[0].tolist(), "q" if given else "q (three ids only)": q[0].tolist(), "your residual": mine}
     return laws(
         series,
         "p, q, and the residual distribution of your function",
@@ -221,7 +223,7 @@ def honest(answer: Answer) -> Picture:
 
 
 def chains(answer: Answer) -> Picture:
-    from minispec.grading.lessons.ex03_cases import P, Q, first_token_law
+    from minispec.grading.lessons.ex03_cases_rule import P, Q, first_token_law
 
     mine, why = attempt(lambda *_: first_token_law(answer, P, Q))
     series = {"p": P.tolist(), "q": Q.tolist(), "law of the emitted token": mine}
@@ -234,7 +236,7 @@ def chains(answer: Answer) -> Picture:
 
 
 def siblings(answer: Answer) -> Picture:
-    from minispec.grading.lessons.ex03_cases import P, Q, sibling_law
+    from minispec.grading.lessons.ex03_cases_rule import P, Q, sibling_law
 
     mine, why = attempt(lambda *_: sibling_law(answer, P, Q, 2))
     series = {"p": P.tolist(), "q": Q.tolist(), "law of the emitted token": mine}

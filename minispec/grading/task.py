@@ -24,13 +24,15 @@ OTHER_FORM = "something of another form than was asked for"
 class Case:
     """One situation. `run` calls the answer and returns what is compared with `want`; `about` says it in words.
 
-    `rows`: both are lists, and this says what entry i is about; the first entry that differs is then shown alone.
+    `rows`: both are lists, and this says what entry i is about; the first entry that differs is then shown alone. `given`:
+    the arguments of the only call, if the task's picture can draw it.
     """
 
     about: str
     run: Callable[[Answer], Any]
     want: Any
     rows: Callable[[int], str] | None = None
+    given: tuple[Any, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class Wrong:
 class Task:
     """`name`: the function that a learner writes; `hints`: a nudge, what to look for, pseudocode.
 
-    `cases` makes the cases; `picture(answer)` draws what an answer does: a Figure, its alt text, its line of numbers.
+    `cases` makes the cases; `picture(answer)` draws what an answer does: a Figure, its alt text, its line of numbers. Where
+    cases have `given`, it draws these arguments if they are handed to it.
     `returns`: the dtypes of which a tensor may be that it returns (none named: any); None: it returns nothing.
     """
 
@@ -58,7 +61,7 @@ class Task:
     hints: tuple[str, str, str]
     cases: Callable[[], Sequence[Case]]
     wrong: Sequence[Wrong]
-    picture: Callable[[Answer], tuple[Any, str, str]]
+    picture: Callable[..., tuple[Any, str, str]]
     returns: Sequence[str] | None = ()
 
 
@@ -141,6 +144,17 @@ def outcome(case: Case, answer: Answer) -> Any:
         return OTHER_FORM
 
 
+def drawable(task: Task, answer: Answer) -> tuple[Any, ...] | None:
+    """The arguments of the first case that fails and can be drawn."""
+    try:
+        for case in cases_of(task):
+            if case.given and not same(outcome(case, answer), plain(case.want)):
+                return case.given
+    except (NotImplementedError, Stopped):
+        pass
+    return None
+
+
 @cache
 def cases_of(task: Task) -> tuple[Case, ...]:
     return tuple(task.cases())
@@ -221,7 +235,7 @@ def words(x: Any) -> str:
     if isinstance(x, float):
         return f"{x:.4g}.0" if x == int(x if math.isfinite(x) else 0) and abs(x) < 1e4 else f"{x:.4g}"
     if isinstance(x, list) and len(x) > 1 and all(isinstance(y, bool) for y in x):
-        return "".join("01"[y] for y in x)  # a row of a mask
+        return "".join("01"[y] for y in x[:60]) + ("..." if len(x) > 60 else "")  # a row of a mask
     if isinstance(x, list):
         return f"[{', '.join(map(words, x[:12]))}{', ...' if len(x) > 12 else ''}]"
     if isinstance(x, dict):

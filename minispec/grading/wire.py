@@ -2,10 +2,10 @@
 
     Local(function)(torch.ones(2), reader)                # as the check calls it, in the notebook and in the sandbox alike
 
-An answer gets copies of its arguments, so that it cannot change what the check compares with; that it has changed them is
-noted. Objects stay with the check: the answer sees a `Stub`, whose methods ask the check. What comes back is numbers in lists.
-The sandbox puts a socket between the two; in a notebook the same steps run in one process, so the same answer is judged alike
-in both.
+An answer gets copies of its arguments, so that it cannot change what the check compares with; if it changes them, that
+is noted. Objects stay with the check: the answer sees a `Stub`, whose methods ask the check. What comes back is numbers in
+lists. The sandbox puts a socket between the two; in a notebook the same steps run in one process, so the same answer is
+judged alike in both.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from minispec.grading.lessons.toys import Reader, Scripted, continuation
 from minispec.grading.task import Answer, Case
 
 PROMPT = (3, 1, 4, 1, 5)
+ASKED = "the drafter was asked for more than may be emitted"
 
 
 def accepted(guesses: Sequence[int], answers: Sequence[int]) -> int:
@@ -20,11 +21,12 @@ def accepted(guesses: Sequence[int], answers: Sequence[int]) -> int:
 
 def count_cases() -> list[Case]:
     def case(guesses: list[list[int]], answers: list[list[int]], about: str) -> Case:
-        run = lambda answer: answer(torch.tensor(guesses).view(len(answers), -1), torch.tensor(answers))
+        given = torch.tensor(guesses).view(len(answers), -1), torch.tensor(answers)
+        run = lambda answer: answer(*given)
         want = [accepted([x for x in g if x >= 0], a) for g, a in zip(guesses, answers, strict=True)]
         one = f"guesses {guesses}, answers {answers}" if len(answers) < 4 else ""
         rows = None if one else lambda i: f"guesses {guesses[i]}, answers {answers[i]}"
-        return Case(f"{about}: {one}" if one else about, run, want, rows)
+        return Case(f"{about}: {one}" if one else about, run, want, rows, given if one else None)
 
     every: list[tuple[list[int], list[int]]] = []
     for n in (1, 2, 3):
@@ -54,7 +56,7 @@ def emit_cases() -> list[Case]:
     def case(guesses: Sequence[int], answers: Sequence[int], eos: int | None, budget: int) -> Case:
         given = list(guesses), list(answers), eos, budget
         about = f"guesses {given[0]}, answers {given[1]}, eos {eos}, budget {budget}"
-        return Case(about, lambda answer: answer(*given), emitted(*given))
+        return Case(about, lambda answer: answer(*given), emitted(*given), given=given)
 
     small = [((), (7,), None, 3), ((), (7,), 7, 3), ((5,), (5, 7), None, 3), ((5,), (6, 7), None, 3), ((5,), (6, 7), 5, 3)]
     small += [((5, 7), (5, 7, 9), 5, 3), ((0, 7), (0, 7, 9), 0, 3), ((5, 7), (5, 7, 9), None, 2), ((5,), (5, 5), 5, 9)]
@@ -112,9 +114,10 @@ def loop_cases() -> list[Case]:
         drafter = Scripted(wanted, prompt, script)
 
         def run(answer: Answer) -> dict[str, Any]:
-            target = Reader(0)
-            tokens = answer(target, drafter, list(prompt), most, count, eos)
-            return {"emitted by each pass": tokens, "tokens read in each pass": target._passes}
+            target, mine = Reader(0), Scripted(wanted, prompt, script)
+            tokens = answer(target, mine, list(prompt), most, count, eos)
+            found = {"emitted by each pass": tokens, "tokens read in each pass": target._passes}
+            return {**found, ASKED: mine._asked_too_much(most, count)}
 
         texts, read = [wanted[:1]], [len(prompt)]
         while (done := sum(map(len, texts))) < most and eos not in texts[-1]:
@@ -124,7 +127,7 @@ def loop_cases() -> list[Case]:
             texts.append(new[: new.index(eos) + 1] if eos in new else new)
             read.append(1 + len(guesses))
         about = f"{about}: max_new_tokens {most}, count {count}, eos {eos}"
-        return Case(about, run, {"emitted by each pass": texts, "tokens read in each pass": read})
+        return Case(about, run, {"emitted by each pass": texts, "tokens read in each pass": read, ASKED: False})
 
     first = continuation(0, PROMPT, 12)
     late = next(x for i, x in enumerate(first) if i >= 3 and x not in first[:i])  # an EOS that stands inside a draft
@@ -156,13 +159,14 @@ def parting_cases() -> list[Case]:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(5, 8, generator=generator, dtype=torch.float64) * 3
 
-    def case(about: str, first: list[int], second: list[int], rows: int = 5) -> Case:
+    def case(about: str, first: list[int], second: list[int], rows: int = 5, logits: torch.Tensor = logits) -> Case:
         at = accepted(first, second)
         gap = None
         if at < min(len(first), len(second)):
             gap = [at, float(logits[at, first[at]] - logits[at, second[at]])]
         about = f"{about}: first {first}, second {second}"
-        return Case(about, lambda answer: answer(first, second, logits[:rows]), gap)
+        given = first, second, logits[:rows]
+        return Case(about, lambda answer: answer(*given), gap, given=given if first else None)
 
     return [
         case("the same text", [5, 6, 7], [5, 6, 7]),
@@ -175,5 +179,12 @@ def parting_cases() -> list[Case]:
         case("they part, and one ends earlier", [5, 6, 7, 2, 2], [5, 3]),
         case("the second text's token is the likelier one", [5, int(logits[1].argmin())], [5, int(logits[1].argmax())]),
         case("both tokens are far from the likeliest", [int(logits[0].argsort()[0])], [int(logits[0].argsort()[1])]),
+        case(
+            "the logits are large, and hardly apart",
+            [5, 6],
+            [5, 7],
+            2,
+            4000 + torch.arange(16).view(2, 8) * torch.tensor(1e-4).double(),
+        ),
         case("no tokens", [], []),
     ]

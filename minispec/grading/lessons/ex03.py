@@ -2,6 +2,7 @@
 
 from minispec.grading import pictures
 from minispec.grading.lessons import ex03_cases as cases
+from minispec.grading.lessons import ex03_cases_rule as rule
 from minispec.grading.lessons.ex03_bank import WRONG
 from minispec.grading.task import Lesson, Task
 
@@ -57,7 +58,7 @@ LESSON = Lesson(
                 "    law = residual of p[n] and q[n] if guess n is there, else p[n]\n"
                 "    token = pick from law with u[0]",
             ),
-            cases.chain_cases, WRONG["3.4"], pictures.chains,
+            rule.chain_cases, WRONG["3.4"], pictures.chains,
         ),
         Task(
             "3.5", "A second chance: siblings", "choose_sibling", 25, 5, 35,
@@ -72,7 +73,7 @@ LESSON = Lesson(
                 "    q[x] = 0; q = q / its sum\n"
                 "return -1, pick from p with u[0]",
             ),
-            cases.sibling_cases, WRONG["3.5"], pictures.siblings,
+            rule.sibling_cases, WRONG["3.5"], pictures.siblings,
         ),
     ),
 )  # fmt: skip

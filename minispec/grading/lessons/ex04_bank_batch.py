@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from minispec.grading.lessons.ex04_cases import cut, guessed
-from minispec.grading.task import Wrong
+from minispec.grading.task import Wrong, changes
 
 # 4.4
 
@@ -30,6 +30,8 @@ def batcher(fault: str) -> Callable[..., list[list[int]]]:
             limit = most if fault == "no budget" else min(most, limit + 1 if fault == "all that is left" else limit)
             order = list(sizes) if fault == "as they come" else sorted(sizes, reverse=fault != "shortest first")
             found = [at for size in order if size <= len(text) and (at := table.get(text[len(text) - size :])) is not None]
+            if fault == "wraps round":
+                found = [at for size in order if (at := table.get(text[len(text) - size :])) is not None]
             if fault == "asks too often":
                 table.get(text[-max(sizes) :])
                 table.get(text[-min(sizes) :])
@@ -63,6 +65,12 @@ def batcher(fault: str) -> Callable[..., list[list[int]]]:
     return draft_batch
 
 
+def sorts_sizes(tables: list[Any], texts: list[list[int]], active: list[int], left: list[int], most: int, sizes: list[int],
+                eos: int | None) -> list[list[int]]:  # fmt: skip
+    sizes.sort(reverse=True)
+    return batcher("")(tables, texts, active, left, most, sizes, eos)
+
+
 BATCH = [
     Wrong("it takes row i for request i; row i is request active[i], once some have ended", batcher("all by row")),
     Wrong("it takes the table by the row's number; row i is request active[i]", batcher("table by row")),
@@ -86,6 +94,8 @@ BATCH = [
     Wrong("the row with the least left limits all rows; each has its own rest", batcher("least left")),
     Wrong("a row without a match gets the draft of the row above; it has none", batcher("the last one again")),
     Wrong("it asks the table more than once for a size", batcher("asks too often")),
+    Wrong("where the text is shorter than the size, its slice begins below 0, and counts from the end: another n-gram", batcher("wraps round")),
+    Wrong(changes("sizes"), sorts_sizes),
 ]  # fmt: skip
 
 # 4.5
@@ -113,7 +123,11 @@ def chooser(fault: str) -> Callable[..., Any]:
             gains = {n: gain for n, gain in gains.items() if n <= max(accepted for _, accepted in rounds)}
         if fault == "always drafts" and len(gains) > 1:
             del gains[0]
-        if fault == "longest":
+        if fault == "a hundredth at least":
+            gains = {n: gain for n, gain in gains.items() if not n or gain >= 1.01}
+        if fault == "rounds":
+            best = max(gains, key=lambda n: round(gains[n], 2))
+        elif fault == "longest":
             best = max(gains, key=lambda n: (gains[n], n))
         elif fault == "inverted":
             best = min(gains, key=lambda n: gains[n])
@@ -137,6 +151,8 @@ LENGTH = [
     Wrong("it drafts even where every length loses; then 0 is best, and gains 1", chooser("always drafts")),
     Wrong("of lengths that gain the same it takes the longest; wanted is the shortest", chooser("longest")),
     Wrong("it looks no further than what was accepted; a wider pass may be the cheaper one", chooser("up to accepted")),
+    Wrong("it takes a small gain for none; any gain above 1 is one", chooser("a hundredth at least")),
+    Wrong("it rounds the gains before it compares them", chooser("rounds")),
     Wrong("it takes the length that gains least", chooser("inverted")),
     Wrong("it gives the time as a share of the plain passes' time; the gain is the other way round", chooser("time ratio")),
     Wrong("it returns the length alone; wanted is the length and its gain", chooser("no gain")),

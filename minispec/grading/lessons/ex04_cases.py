@@ -196,6 +196,7 @@ def batch_cases() -> list[Case]:
         case("the longest match first, sizes in another order", [both], [0], [9], 4, (2, 3)),
         case("the end of the text in one of the copies", [(5, 6, 7, 2, 9, 5, 6), one], [0, 1], [9, 9], 4, (2,), 2),
         case("the end of the text has id 0", [(5, 6, 7, 0, 9, 5, 6), (4, 4)], [0, 1], [9, 9], 4, (2, 1), 0),
+        case("the longest size is longer than the text", [(5, 6, 9, 6, 8, 5, 6)], [0], [9], 4, (8, 2, 1)),
         case("the tables know the earliest place", [(5, 6, 7, 5, 6, 8, 5, 6)], [0], [9], 4, (3, 2), None, True),
     ]
 
@@ -238,6 +239,7 @@ def length_cases() -> list[Case]:
         case("no draft at all", [(0, 0), (0, 0)], steps),
         case("a wider pass is cheaper", [(3, 0), (3, 1)], [0, 2, 3, 2.5, 1.5]),
         case("two lengths gain the same", [(3, 1), (3, 1)], flat),
+        case("two lengths gain little, and nearly the same", [(2, 2)], [0, 100, 199, 298.4]),
         Case(
             "every two rounds of up to three guesses, three cost curves",
             lambda answer: [answer([list(x) for x in rounds], cost) for rounds, cost in every],

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from minispec.grading.lessons.ex05_bank_loop import LOOP, SHAPE
 from minispec.grading.lessons.ex05_cases import ordered, parents_of
-from minispec.grading.task import Wrong
+from minispec.grading.task import Wrong, changes, of_kind
 
 # 5.1
 
@@ -47,7 +47,8 @@ def learner(fault: str) -> Callable[[Tensor, Tensor, int], Tensor]:
             wanted = ahead(tokens, by, -1)
             if fault in ("mask not shifted", "mask of the next"):
                 counted = counted & ahead(tokens >= 0, by, False)
-            found.append(wanted.masked_fill(~counted, 0 if fault == "pads with 0" else -1))
+            wanted = wanted.masked_fill(~counted, 0 if fault == "pads with 0" else -1)
+            found.append(wanted.double() if fault == "floats" else wanted)
         return torch.stack(found, 2 if fault == "heads last" else 1)
 
     return head_targets
@@ -65,6 +66,7 @@ TARGETS = [
     Wrong("it wraps around: behind the end it finds the beginning of the text", learner("wraps")),
     Wrong("where there is nothing to learn it says 0; that is a token: say -1", learner("pads with 0")),
     Wrong("it returns [batch, time, heads]; asked for is [batch, heads, time]", learner("heads last")),
+    Wrong(of_kind("int", "float"), learner("floats")),
 ]  # fmt: skip
 
 # 5.2
@@ -113,7 +115,7 @@ def board(fault: str) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
             return mask, depths
         if fault == "one more":
             depths = depths + 1
-        return mask, lengths[:, None] + depths
+        return (mask.double() if fault == "floats" else mask), lengths[:, None] + depths
 
     return tree_mask
 
@@ -131,6 +133,7 @@ MASK = [
     Wrong("its positions begin at 0; the pending token stands behind all that the cache holds", board("without length")),
     Wrong("its positions are one too high; with n tokens in the cache, at positions 0 to n - 1, the pending token stands at n", board("one more")),
     Wrong("it takes padding for nodes below the pending token; padding sees itself alone", board("pads")),
+    Wrong(of_kind("bool", "float"), board("floats")),
 ]  # fmt: skip
 
 # 5.3
@@ -172,6 +175,11 @@ def filler(fault: str) -> Callable[..., tuple[Tensor, list[int]]]:
     return fill_tree
 
 
+def sorts_paths(paths: list[list[int]], logits: Tensor, vocabulary: Tensor) -> tuple[Tensor, list[int]]:
+    paths.sort(key=lambda path: (len(path), path))
+    return filler("")(paths, logits, vocabulary)
+
+
 FILL = [
     Wrong("it returns columns of the heads; `vocabulary` says which token each column stands for", filler("columns")),
     Wrong("a node at depth d gets its token from head d; it is head d - 1, for the first head guesses the first level", filler("next head")),
@@ -186,6 +194,7 @@ FILL = [
     Wrong("it leaves the paths as they are given; shorter ones come first, equally long ones in the order of their ranks", filler("as given")),
     Wrong("it sorts ranks as words, so that 10 comes before 2; they are numbers", filler("as words")),
     Wrong("all rows get the guesses of the first row", filler("first row")),
+    Wrong(changes("paths"), sorts_paths),
 ]  # fmt: skip
 
 WRONG = {"5.1": TARGETS, "5.2": MASK, "5.3": FILL, "5.4": SHAPE, "5.5": LOOP}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from minispec.grading.lessons.ex06_bank_draft import CHAIN, TREE
-from minispec.grading.task import Wrong
+from minispec.grading.task import Wrong, changes, of_kind
 
 # 6.1
 
@@ -46,7 +46,8 @@ def trainer(fault: str) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
         if fault == "end counts":
             behind = moved(tokens, step + 1) >= 0  # the input is there, the guessed token is not
             return inputs, teachers, torch.where(there, inside & can, behind & moved(answer.long(), step + 1, 0).bool())
-        return inputs, teachers, inside & there & can
+        counted = inside & there & can
+        return inputs, teachers, counted.long() if fault == "0 and 1" else counted
 
     return training_rows
 
@@ -67,6 +68,7 @@ TRAIN = [
     Wrong("it counts tokens that cannot be drafted at all", trainer("all can be drafted")),
     Wrong("it asks whether the token that is read can be drafted; what counts is the token that is guessed", trainer("input can be drafted")),
     Wrong("where no token is left to read it says 0; that is a token: say -1", trainer("pads with 0")),
+    Wrong(of_kind("bool", "int"), trainer("0 and 1")),
 ]  # fmt: skip
 
 # 6.2
@@ -97,6 +99,12 @@ def widener(fault: str) -> Callable[[Tensor, Tensor, int], Tensor]:
     return to_target
 
 
+def ids_in_place(logits: Tensor, d2t: Tensor, vocab: int) -> Tensor:
+    wide = widener("")(logits, d2t, vocab)
+    d2t += torch.arange(len(d2t))
+    return wide
+
+
 WIDE = [
     Wrong("it takes d2t for ids; it holds offsets: column i stands for the token i + d2t[i]", widener("offsets are ids")),
     Wrong("it subtracts the offsets; column i stands for the token i + d2t[i]", widener("subtracts")),
@@ -108,6 +116,8 @@ WIDE = [
     Wrong("it gives a large negative logit to what cannot be drafted; minus infinity was asked for", widener("large")),
     Wrong("it returns probabilities where logits were asked for", widener("softmax")),
     Wrong("all rows get the logits of the first one", widener("first row")),
+    Wrong("it returns a tensor of torch.float32; asked for is torch.float64", lambda *args: widener("")(*args).float()),
+    Wrong(changes("d2t"), ids_in_place),
 ]  # fmt: skip
 
 # 6.3

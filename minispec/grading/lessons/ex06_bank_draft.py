@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from minispec.grading.task import Wrong
@@ -83,6 +84,10 @@ CHAIN = [
 Node = tuple[float, tuple[int, ...]]
 
 
+def in_float32(x: float) -> float:
+    return float(torch.tensor(x, dtype=torch.float32))
+
+
 def grower(fault: str) -> Callable[..., tuple[list[int], list[int]]]:
     def dynamic_tree(expand: Any, depth: int, top_k: int, nodes: int) -> tuple[list[int], list[int]]:
         last: list[Node] = [(0.0, ())]
@@ -115,7 +120,7 @@ def grower(fault: str) -> Callable[..., tuple[list[int], list[int]]]:
                 last = below[:top_k]
             if fault == "best child of each":
                 last = [max((n for n in below if n[1][:-1] == p), key=lambda n: n[0]) for _, p in last]
-        score = math.exp if fault == "multiplies probabilities" else float
+        score = math.exp if fault == "multiplies probabilities" else in_float32 if fault == "float32" else float
         ranked = sorted(seen, key=lambda node: (-score(node[0]), len(node[1])))
         if fault == "child before parent":
             ranked = sorted(seen, key=lambda node: (-node[0], -len(node[1])))
@@ -154,6 +159,7 @@ TREE = [
     Wrong("it keeps nodes of the last level alone; all that were seen compete", grower("last level")),
     Wrong("where a child scores as high as its parent it keeps the child; without its parent that cannot be reached", grower("child before parent")),
     Wrong("it multiplies probabilities, and those of long paths are 0 in float64; add their logarithms", grower("multiplies probabilities")),
+    Wrong("it compares scores in float32, where near ones become equal; stay in float64", grower("float32")),
     Wrong("it calls expand without a path when a level has no nodes; stop there", grower("asks for nothing")),
     Wrong("it grows one level too deep", grower("one level more")),
     Wrong("it grows one level too few", grower("one level less")),

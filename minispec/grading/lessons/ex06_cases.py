@@ -199,6 +199,7 @@ def tree_cases() -> list[Case]:
         case("one node", 1, 1, 1, 1),
         case("nothing can follow the first level", 0, 3, 2, 4, 2, ended),
         case("paths so unlikely that their probabilities are 0 in float64", 0, 2, 3, 4, 3, tiny),
+        case("two tokens that are nearly as likely", 0, 1, 3, 1, 3, {(): [0.4 - 1e-10, 0.2, 0.4 + 1e-10]}),
         case("one level", 1, 1, 3, 3),
         case("a chain", 2, 3, 1, 3),
         case("two levels, all that was seen stays", 3, 2, 2, 6),

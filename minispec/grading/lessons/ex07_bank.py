@@ -9,7 +9,7 @@ import torch
 
 from minispec.grading.lessons.ex07_bank_loop import LOOP
 from minispec.grading.lessons.ex07_cases import cost
-from minispec.grading.task import Wrong
+from minispec.grading.task import Wrong, of_kind
 
 # 7.1
 
@@ -34,7 +34,7 @@ def block(fault: str) -> Callable[..., Any]:
             if fault == "counts on":
                 at = list(range(n, n + width))
             positions.append([*at[len(row) :], *at[: len(row)]] if fault == "left" else at)
-        return tokens, positions
+        return (torch.tensor(tokens).double() if fault == "floats" else tokens), positions
 
     return ragged_block
 
@@ -48,6 +48,7 @@ BLOCK = [
     Wrong("it forgets the pending token, which the target has not read yet", block("no pending")),
     Wrong("it cuts all drafts to the shortest; rows may differ, that is what padding is for", block("shortest")),
     Wrong("it goes on counting through the padding; there the position is 0", block("counts on")),
+    Wrong(of_kind("int", "float"), block("floats")),
 ]  # fmt: skip
 
 # 7.2
@@ -72,7 +73,7 @@ def visible(fault: str) -> Callable[..., Any]:
                     last = i
                 if fault == "all":
                     last = slots
-                mask[row, i, : last + 1] = True
+                mask[row, i, max(0, last - 63) if fault == "window" else 0 : last + 1] = True
                 if fault == "block only":
                     mask[row, i, :n] = False
                 if fault == "blind padding" and i >= count:
@@ -88,6 +89,7 @@ def visible(fault: str) -> Callable[..., Any]:
 
 
 VISIBLE = [
+    Wrong("it sees only so far back; a token sees all of its row's text", visible("window")),
     Wrong("every token sees the whole block, so a guess sees those behind it; a token sees none later than itself", visible("whole block")),
     Wrong("a token does not see itself; its own key is in the cache when attention is computed", visible("not itself")),
     Wrong("a token sees one slot too many: the one behind it", visible("one too many")),
@@ -132,6 +134,7 @@ def roller(fault: str) -> Callable[..., Any]:
 
 
 ROLL = [
+    Wrong("it returns a tensor of torch.float32; asked for is torch.float64", lambda *args: roller("")(*args).float()),
     Wrong("it takes the die by the row's number; once a request has ended, another one stands in that row: use requests[row]", roller("row number")),
     Wrong("all rows draw from the first die, so what a row gets depends on its neighbours", roller("one die")),
     Wrong("every row draws as many numbers as the widest, padding too: alone it would draw fewer, and go on with others", roller("full width")),

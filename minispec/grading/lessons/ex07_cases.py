@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from minispec.grading.lessons.ex02_cases import accepted
+from minispec.grading.lessons.ex02_cases import ASKED, accepted
 from minispec.grading.lessons.ex07_toys import Die, Drafters, Rows
 from minispec.grading.lessons.toys import Scripted, continuation
 from minispec.grading.task import Answer, Case
@@ -71,6 +71,7 @@ def visible_cases() -> list[Case]:
         case("two drafts of different length", [3, 3], [3, 1], 6),
         case("both differ", [4, 1, 2], [1, 3, 2], 8),
         case("padding would stand behind the last slot", [4, 0], [1, 3], 5),
+        case("a long text", [700], [1], 702),
         *[case("a grid", list(lengths), list(counts), slots) for lengths, counts, slots in grid],
     ]
 
@@ -125,16 +126,17 @@ def loop_cases() -> list[Case]:
         wanted = [continuation(0, tuple(prompt), most) for prompt in prompts]
         alone = [rounds_alone(*row, most, count, eos) for row in zip(wanted, prompts, scripts, strict=True)]
         passes = [[n for n in column if n] for column in itertools.zip_longest(*[fed for _, fed in alone])]
-        drafters = Drafters(wanted, prompts, scripts)
 
         def run(answer: Answer) -> dict[str, Any]:
-            target = Rows(0)
+            target, drafters = Rows(0), Drafters(wanted, prompts, scripts)
             tokens = answer(target, drafters, [list(prompt) for prompt in prompts], most, count, eos)
-            return {"tokens": tokens, "rows and width of each pass": target._shapes}
+            asked = drafters._asked_too_much(most, count)
+            return {"tokens": tokens, "rows and width of each pass": target._shapes, ASKED: asked}
 
         want = {
             "tokens": [tokens for tokens, _ in alone],
             "rows and width of each pass": [[len(fed), max(fed)] for fed in passes],
+            ASKED: False,
         }
         about = f"{about}: {len(prompts)} requests, max_new_tokens {most}, count {count}, eos {eos}"
         return Case(about, run, want)

@@ -62,7 +62,7 @@ class Rows:
         if len(self._shapes) >= MOST_PASSES:
             raise RuntimeError(f"more than {MOST_PASSES} passes: does the loop ever end?")
         self._shapes.append(list(tokens.shape))
-        answers = torch.zeros_like(tokens)  # what stands in the place of padding means nothing
+        answers = torch.full_like(tokens, -1)  # what stands in the place of padding means nothing
         for row, new in enumerate(tokens.tolist()):
             new = [x for x in new if x >= 0]
             self._held[row] = [*self._held[row], *new]
@@ -94,3 +94,6 @@ class Drafters:
         if not 0 <= int(request) < len(self._each):
             raise ValueError(f"there is no request {int(request)}")
         return self._each[int(request)](text, count)
+
+    def _asked_too_much(self, most: int, count: int) -> bool:
+        return any(each._asked_too_much(most, count) for each in self._each)

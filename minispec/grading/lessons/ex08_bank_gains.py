@@ -7,8 +7,10 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from minispec.grading.lessons.ex08_cases import interval
-from minispec.grading.task import Wrong
+from minispec.grading.task import Wrong, changes
 
 # 8.4
 
@@ -40,6 +42,8 @@ def planner(fault: str) -> Callable[..., Any]:
             best = max(reversed(lengths), key=gain)
         if fault == "first failure":
             best = next((n for n in range(most) if gain(n + 1) <= gain(n)), most)
+        if fault == "ends at 0":
+            best = max(range(next((n for n in range(most) if not rates[n]), most) + 1), key=gain)
         law = [math.prod(rates[:n]) * (1 - rates[n] if n < most else 1) for n in range(most + 1)]
         if fault == "loose law":
             law = [math.prod(rates[:n]) for n in range(most + 1)]
@@ -52,12 +56,16 @@ def planner(fault: str) -> Callable[..., Any]:
             oracle = tokens(most) * cost[1] / spent(most)
         if fault == "oracle is best":
             oracle = gain(best)
+        if fault == "at least the best":
+            oracle = max(oracle, gain(best))
         return [best, gain(best), oracle]
 
     return length_and_oracle
 
 
 LENGTH = [
+    Wrong("it looks no further than a place whose guess is never right; a wider pass may be the cheaper one", planner("ends at 0")),
+    Wrong("it takes the oracle for at least as good as the best length; where a wider pass is cheaper it need not be", planner("at least the best")),
     Wrong("it adds the rates; each holds only where all before it were accepted, so they are multiplied first", planner("adds rates")),
     Wrong("it forgets the target's own token, which every round emits", planner("no own token")),
     Wrong("it takes the mean rate for every place; the rates differ", planner("one rate")),
@@ -132,6 +140,8 @@ PAIRED = [
 def verdict(fault: str) -> Callable[..., Any]:
     def claim_verdict(ratios: list[float], claim: float) -> list[Any]:
         n, order = len(ratios), list(ratios) if fault == "unsorted" else sorted(ratios)
+        if fault == "float32":
+            order = torch.tensor(order, dtype=torch.float32).tolist()
         if fault == "equals once":
             order = sorted(set(ratios))
             n = len(order)
@@ -173,7 +183,14 @@ def verdict(fault: str) -> Callable[..., Any]:
     return claim_verdict
 
 
+def sorts(ratios: list[float], claim: float) -> list[Any]:
+    ratios.sort()
+    return verdict("")(ratios, claim)
+
+
 CLAIM = [
+    Wrong("it compares in float32, where numbers close to each other become equal", verdict("float32")),
+    Wrong(changes("ratios"), sorts),
     Wrong("it looks at the median alone, as if it were known exactly", verdict("middle")),
     Wrong("it says not supported where the claim lies inside the interval; there the runs cannot tell", verdict("two answers")),
     Wrong("it says supported as soon as the upper end reaches the claim; the lower end must", verdict("hopeful")),

@@ -139,6 +139,7 @@ def length_cases() -> list[Case]:
         case("the second place is easy", [0.5, 0.9], [0.0, 10.0, 11.0, 12.0], 0.5),
         case("a pass costs in steps: one guess loses, two gain", [0.9, 0.9], [0.0, 10.0, 20.0, 21.0], 0.0),
         case("every guess is right", [1.0, 1.0, 1.0], [0.0, 10.0, 11.0, 12.0, 13.0], 1.0),
+        case("a second guess is never right, but a wider pass is the cheaper one", [0.5, 0.0], [0.0, 10.0, 12.0, 9.0], 0.0),
         Case("rates, costs and drafting times", run, [named(plan(*given), *names) for given in grid], words),
     ]
 
@@ -196,6 +197,7 @@ def claim_cases() -> list[Case]:
         case("six are just enough", six, 1.05),
         case("six, a larger claim", six, 1.2),
         case("six, a claim beyond all of them", six, 1.7),
+        case("six, a claim just above the interval's lower end", six, 1.1 + 1e-10),
         case("the claim is the interval's lower end", six, 1.1),
         case("the claim is the interval's upper end", six, 1.6),
         case("equal ratios count each", [1.2] * 5 + [1.6], 1.1),

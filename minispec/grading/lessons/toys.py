@@ -10,7 +10,7 @@ from torch import Tensor
 
 from minispec import hub
 
-MOST_PASSES = 300  # a loop that does not end is stopped here
+MOST_PASSES = 60  # three times as many as any case needs; a loop that does not end is stopped here
 
 
 @cache
@@ -110,14 +110,22 @@ class Scripted:
 
     def __init__(self, wanted: Sequence[int], prompt: Sequence[int], script: str, vocab: int = 11):
         self._whole, self._script, self._vocab = [*prompt, *wanted], script, vocab
+        self._start, self._asked = len(prompt), []  # how long each text was, and how many guesses were asked for
 
     def __call__(self, text: Sequence[int], count: int) -> list[int]:
         text = [int(x) for x in text]
         if int(count) < 0:
             raise ValueError(f"a draft of {int(count)} tokens was asked for")
+        if len(self._asked) >= MOST_PASSES:
+            raise RuntimeError(f"more than {MOST_PASSES} drafts were asked for: does the loop ever end?")
+        self._asked = [*self._asked, (len(text), int(count))]
         right = self._whole[len(text) :] if self._whole[: len(text)] == text else []
         right = [*right, *[0] * len(self._script)]
         return [
             x if letter == "r" else (x + 1) % self._vocab
             for x, letter in zip(right, self._script[: int(count)], strict=False)
         ]
+
+    def _asked_too_much(self, most: int, count: int) -> bool:
+        """Was it ever asked for more than `count`, or than a text of `most` tokens has room for beside the target's own?"""
+        return any(n > max(0, min(count, most - 1 - (length - self._start))) for length, n in self._asked)
