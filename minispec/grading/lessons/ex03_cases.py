@@ -17,7 +17,7 @@ from minispec.grading.task import Case
 from minispec.grading.wire import plain
 from minispec.sampling import Sampling
 
-P, Q = torch.tensor([0.5, 0.4, 0.1]).double(), torch.tensor([0.2, 0.3, 0.5]).double()
+P, Q = torch.tensor([0.5, 0.4, 0.1], dtype=torch.float64), torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
 CLOSE = 1e-10  # how near to a breakpoint a rule is tried
 NEARLY_ONE = 1 - 2**-24
 
@@ -35,7 +35,7 @@ def numbers(*x: Any) -> str:
 
 def residual_cases() -> list[Case]:
     def case(about: str, p: list[list[float]], q: list[list[float]]) -> Case:
-        a, b = torch.tensor(p).double(), torch.tensor(q).double()
+        a, b = torch.tensor(p, dtype=torch.float64), torch.tensor(q, dtype=torch.float64)
         wide = torch.nn.functional.pad(b, (0, a.shape[1] - b.shape[1]))
         rows = (lambda i: f"p {numbers(a[i])}, q {numbers(b[i])}") if len(p) > 1 else None
         about = about if rows else f"{about}: p {p}, q {q}"
@@ -62,7 +62,7 @@ def residual_cases() -> list[Case]:
 
 def keep_cases() -> list[Case]:
     def case(about: str, log_p: float, log_q: float, u: float) -> Case:
-        given = [torch.tensor([x]).double() for x in (log_p, log_q, u)]
+        given = [torch.tensor([x], dtype=torch.float64) for x in (log_p, log_q, u)]
         want = log_p > -math.inf and (u == 0 or math.log(u) < log_p - log_q)
         about = f"{about}: log p {log_p:.4g}, log q {log_q:.4g}, u {u:.4g}"
         return Case(about, lambda answer: answer(*given), [want])
@@ -89,7 +89,7 @@ def keep_cases() -> list[Case]:
 
 def honest_cases() -> list[Case]:
     def case(about: str, temperature: float, top_k: int, logits: tuple[float, ...] = (2.0, -1.0, 0.5, 1.0)) -> Case:
-        x = torch.tensor(logits).double()
+        x = torch.tensor(logits, dtype=torch.float64)
         about = f"{about}: logits {list(logits)}, temperature {temperature}, top_k {top_k}"
         return Case(about, lambda answer: answer(x, temperature, top_k), Sampling(temperature, top_k)(x))
 

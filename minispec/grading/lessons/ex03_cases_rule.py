@@ -31,7 +31,7 @@ def chain_rows(p: Tensor, q: Tensor, lengths: tuple[int, ...]) -> tuple[Tensor, 
                     guesses.append([*draft, *[-1] * (n - length)])
                     us.append([last, *tests, *[0.5] * (n - length)])
     rows = len(us)
-    return torch.tensor(guesses), p.expand(rows, -1, -1), q.expand(rows, -1, -1), torch.tensor(us).double()
+    return torch.tensor(guesses), p.expand(rows, -1, -1), q.expand(rows, -1, -1), torch.tensor(us, dtype=torch.float64)
 
 
 def chain_verdict(guesses: Tensor, p: Tensor, q: Tensor, u: Tensor) -> list[list[int]]:
@@ -51,14 +51,14 @@ def pairs(found: Any, rows: int) -> Any:
 
 def first_token_law(answer: Answer, p: Tensor, q: Tensor) -> list[float]:
     """The exact law of the first emitted token, with one guess: a run in each cell, weighed by its volume."""
-    after = torch.tensor([0.2, 0.3, 0.5]).double()
+    after = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
     tests = {0.0, 1.0, *(p / q).tolist(), *(q / p).tolist()}
-    draws = {x for law in (p, q, after, left_over(p, q), left_over(q, p)) for x in (0.0, *law.cumsum(0).tolist())}
+    draws = {x for law in (p, q, after, left_over(p, q), left_over(q, p)) for x in (0.0, 1.0, *law.cumsum(0).tolist())}
     cells = [
         [((a + b) / 2, b - a) for a, b in itertools.pairwise(sorted(x for x in cuts if x <= 1))] for cuts in (draws, tests)
     ]
     runs = list(itertools.product(range(len(p)), cells[0], cells[1]))
-    u = torch.tensor([[last[0], test[0]] for _, last, test in runs]).double()
+    u = torch.tensor([[last[0], test[0]] for _, last, test in runs], dtype=torch.float64)
     guesses = torch.tensor([[x] for x, _, _ in runs])
     found = answer(guesses, torch.stack((p, after)).expand(len(runs), -1, -1), q.expand(len(runs), 1, -1), u)
     law = [0.0] * len(p)
@@ -71,7 +71,7 @@ def chain_cases() -> list[Case]:
     def case(
         about: str, p: list[list[float]], q: list[list[float]], lengths: tuple[int, ...], rubbish: bool = False
     ) -> Case:
-        given = chain_rows(torch.tensor(p).double(), torch.tensor(q).double(), lengths)
+        given = chain_rows(torch.tensor(p, dtype=torch.float64), torch.tensor(q, dtype=torch.float64), lengths)
         guesses, _, _, u = given
         verdict = chain_verdict(*given)
         if rubbish:
@@ -120,7 +120,7 @@ def sibling_verdict(p: Tensor, q: Tensor, runs: list[tuple[list[int], list[float
     # Whatever comes after an accepted sibling: a law that gives token 0, which is not looked at.
     after = torch.zeros_like(p).index_fill(0, torch.tensor([0]), 1)
     laws = torch.stack((p, *[after] * n))
-    path, token = verify.drawn(lambda at: laws[at], tree, torch.tensor([u for _, u in runs]).double())
+    path, token = verify.drawn(lambda at: laws[at], tree, torch.tensor([u for _, u in runs], dtype=torch.float64))
     first = path[:, 0] if path.shape[1] else torch.full((rows,), -1)
     return [
         [i - 1, drawn[i - 1]] if i > 0 else [-1, t]
@@ -141,16 +141,16 @@ def sibling_law(answer: Answer, p: Tensor, q: Tensor, count: int) -> list[float]
             left[x] = 0
         cells = [list(itertools.pairwise(axis)) for axis in (sorted(x for x in draws if x <= 1), *axes)]
         for cell in itertools.product(*cells):
-            u = torch.tensor([(a + b) / 2 for a, b in cell]).double()
+            u = torch.tensor([(a + b) / 2 for a, b in cell], dtype=torch.float64)
             law[int(answer(p, q, list(drawn), u)[1])] += weight * math.prod(b - a for a, b in cell)
     return law
 
 
 def sibling_cases() -> list[Case]:
     def case(about: str, p: list[float], q: list[float], count: int) -> Case:
-        a, b = torch.tensor(p).double(), torch.tensor(q).double()
+        a, b = torch.tensor(p, dtype=torch.float64), torch.tensor(q, dtype=torch.float64)
         runs = sibling_runs(a, b, count)[:: 1 if count < 3 else 7]
-        run = lambda answer: [answer(a, b, drawn, torch.tensor(u).double()) for drawn, u in runs]
+        run = lambda answer: [answer(a, b, drawn, torch.tensor(u, dtype=torch.float64)) for drawn, u in runs]
         rows = lambda i: f"siblings {runs[i][0]}, u {[round(x, 4) for x in runs[i][1]]}"
         return Case(f"{about}, p {p}, q {q}; (which, token)", run, sibling_verdict(a, b, runs), rows)
 

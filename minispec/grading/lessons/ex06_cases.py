@@ -194,12 +194,13 @@ def tree_cases() -> list[Case]:
     unsure: Laws = {(): [0.4, 0.35, 0.25], (0,): [0.2, 0.3, 0.5], (1,): [0.06, 0.9, 0.04], (2,): [0.5, 0.26, 0.24]}
     certain: Laws = {(): [0.7, 0.3], (0,): [0.0, 1.0], (0, 1): [1.0, 0.0], (1,): [0.4, 0.6]}
     ended: Laws = {(): [0.6, 0.4], (0,): [0.0, 0.0], (1,): [0.0, 0.0]}
+    close: Laws = {(): [0.6, 0.4, 0.0], (0,): [0.5, 0.3, 0.2], (1,): [0.75 + 1e-9, 0.2, 0.05 - 1e-9]}
     tiny: Laws = {(): [1e-200, 2e-200, 1.0], (2,): [0.0] * 3, (1,): [3e-200, 0.0, 0.0], (0,): [0.0, 0.0, 9e-200]}
     return [
         case("one node", 1, 1, 1, 1),
         case("nothing can follow the first level", 0, 3, 2, 4, 2, ended),
         case("paths so unlikely that their probabilities are 0 in float64", 0, 2, 3, 4, 3, tiny),
-        case("two tokens that are nearly as likely", 0, 1, 3, 1, 3, {(): [0.4 - 1e-10, 0.2, 0.4 + 1e-10]}),
+        case("two paths that are nearly as likely", 0, 2, 2, 3, 3, close),
         case("one level", 1, 1, 3, 3),
         case("a chain", 2, 3, 1, 3),
         case("two levels, all that was seen stays", 3, 2, 2, 6),

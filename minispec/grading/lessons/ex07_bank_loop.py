@@ -22,7 +22,6 @@ def loop(fault: str) -> Callable[..., Any]:
             found = []
             for b, d, own in zip(blocks, drafts, answers, strict=True):
                 at = width - 1 if fault == "last column" and not d else len(b) - len(d) - 1
-                d = [*d, *[-1] * (width - len(b))] if fault == "padding too" else d
                 own = own[at : at + len(d) + 1]
                 n = accepted(d, own)
                 found.append([*d[:n], own[-1] if fault == "last answer" else own[n]])
@@ -93,7 +92,6 @@ LOOP = [
     Wrong("it gives all rows the budget of the one with the least left", loop("shortest budget")),
     Wrong("it drafts beyond what a request may still emit: the target's own token takes one place", loop("overdrafts")),
     Wrong("it asks for more guesses than may be emitted, and cuts them; they cost the drafter passes: ask for fewer", loop("cuts")),
-    Wrong("it compares the padding of a draft with what the target says there, which means nothing", loop("padding too")),
     Wrong("a request emits more than max_new_tokens", loop("overshoots")),
     Wrong("it goes on behind the end-of-text token", loop("no end")),
     Wrong("it takes an end-of-text id of 0 for none: ask `eos is not None`", loop("zero is no eos")),

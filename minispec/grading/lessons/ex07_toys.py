@@ -62,7 +62,7 @@ class Rows:
         if len(self._shapes) >= MOST_PASSES:
             raise RuntimeError(f"more than {MOST_PASSES} passes: does the loop ever end?")
         self._shapes.append(list(tokens.shape))
-        answers = torch.full_like(tokens, -1)  # what stands in the place of padding means nothing
+        answers = torch.zeros_like(tokens)  # what stands in the place of padding means nothing
         for row, new in enumerate(tokens.tolist()):
             new = [x for x in new if x >= 0]
             self._held[row] = [*self._held[row], *new]
