@@ -321,9 +321,9 @@ def test_notebook_and_command_give_the_same_report_byte_for_byte(tmp_path, capsy
 
 
 def test_what_is_noted_of_calls_is_the_same_from_the_sandbox(workshop):
-    """An answer that changes an argument, one of another kind, one of another dtype, one without a return, an endless one."""
+    """An answer that changes an argument, one of another kind, one of another dtype, one without a return."""
     cells = (
-        "import torch\n\ndef head(x):\n    return x / x.sum(-1, keepdim=True)",
+        "import torch",
         "def residual(p, q):\n    wide = torch.nn.functional.pad(q, (0, p.shape[1] - q.shape[1]))\n"
         "    left = p.sub_(wide).clamp(min=0)\n    p += wide\n    mass = left.sum(1, keepdim=True)\n"
         "    p *= 1.0 + 1e-9\n    return torch.where(mass > 0, left / mass, p)",
@@ -341,8 +341,14 @@ def test_what_is_noted_of_calls_is_the_same_from_the_sandbox(workshop):
     in_notebook = notebook.report(3, names)
     tasks = workshop.grade(Submission(in_notebook["id"], cells, 3, None, ""))["tasks"]
     assert tasks == in_notebook["tasks"]
-    for task, says in zip(tasks, ("changes its argument `p`", "bool is asked for, and it gives int", "tensor of torch.int64",
-                                  "it returns None: is a `return` missing?", "changes its argument `siblings`"), strict=True):  # fmt: skip
+    said = (
+        "changes its argument `p`",
+        "bool is asked for, and it gives int",
+        "tensor of torch.int64",
+        "it returns None: is a `return` missing?",
+        "changes its argument `siblings`",
+    )
+    for task, says in zip(tasks, said, strict=True):
         assert task["verdict"] == "failed" and says in task["diagnosis"].split("\n")[0], task
 
 

@@ -29,9 +29,12 @@ def batcher(fault: str) -> Callable[..., list[list[int]]]:
             limit = min(left[r] for r in active) - 1 if fault == "least left" else limit
             limit = most if fault == "no budget" else min(most, limit + 1 if fault == "all that is left" else limit)
             order = list(sizes) if fault == "as they come" else sorted(sizes, reverse=fault != "shortest first")
-            found = [at for size in order if size <= len(text) and (at := table.get(text[len(text) - size :])) is not None]
-            if fault == "wraps round":
-                found = [at for size in order if (at := table.get(text[len(text) - size :])) is not None]
+            beyond = fault in ("wraps round", "whole text")
+            found = []
+            for size in order:
+                if size <= len(text) or beyond:
+                    at = table.get(text[-size:] if fault == "whole text" else text[len(text) - size :])
+                    found += [at] if at is not None else []
             if fault == "asks too often":
                 table.get(text[-max(sizes) :])
                 table.get(text[-min(sizes) :])
@@ -95,6 +98,7 @@ BATCH = [
     Wrong("a row without a match gets the draft of the row above; it has none", batcher("the last one again")),
     Wrong("it asks the table more than once for a size", batcher("asks too often")),
     Wrong("where the text is shorter than the size, its slice begins below 0, and counts from the end: another n-gram", batcher("wraps round")),
+    Wrong("where the text is shorter than the size, its slice is the whole text, for which it asks more than once", batcher("whole text")),
     Wrong(changes("sizes"), sorts_sizes),
 ]  # fmt: skip
 

@@ -86,15 +86,15 @@ class Rows:
 
 
 class Table:
-    """Where the continuation of an n-gram begins. It notes how often it is asked and written."""
+    """Where the continuation of an n-gram begins. It notes what it is asked, and how often it is written."""
 
     def __init__(self, places: dict[tuple[int, ...], int] | None = None):
-        self._places, self._asked, self._written = dict(places or {}), 0, 0
+        self._places, self._asked, self._written = dict(places or {}), [], 0
 
     def get(self, ngram: Sequence[int]) -> int | None:
         """The place noted for `ngram`; None if there is none."""
-        self._asked += 1
-        return self._places.get(tuple(int(x) for x in ngram))
+        self._asked = [*self._asked, tuple(int(x) for x in ngram)]
+        return self._places.get(self._asked[-1])
 
     def put(self, ngram: Sequence[int], place: int) -> None:
         """Note `place` for `ngram`, in place of what was noted before."""
