@@ -975,8 +975,8 @@ print("best number of nodes here:", here(best_size))
 
 # %% [markdown]
 # *At best*: nothing but the pass is counted, neither the heads nor the bookkeeping. A whole benchmark on one named machine, with everything counted,
-# over 48 requests, in bfloat16, is in `results/xeon-avx512-2-cores/bench-heads.md`. There Medusa emits 1.48 tokens a round, and the answer to "does it
-# pay?" is different for different kinds of request.
+# in bfloat16, is in `results/README.md` (its tables are in `xeon-avx512-2-cores/bench.md` beside it). The answer to "does it pay?" is different
+# there for different kinds of request.
 #
 # Two things would have to change for more. A flatter cost curve: then a larger tree comes for nothing. And heads that **see the token that was
 # chosen**, in place of guessing across a token that the target has already decided.
