@@ -40,8 +40,7 @@ model, width = target.model, target.model.config.hidden_size
 
 
 # %%
-def read(ids):
-    """Features [time, width] of a text `ids` [time]."""
+def read(ids):  # [time] -> features [time, width]
     return model.states(ids[None], model.new_cache(1, len(ids)))[-1][0]
 
 
@@ -309,6 +308,7 @@ def spoilt(fault):
     return new_drafter
 
 
+# %%
 faults = {
     "features one late": lambda features, tokens, at: (features.roll(1, 0), tokens, at),
     "tokens one late": lambda features, tokens, at: (features, tokens.roll(1), at),
