@@ -177,13 +177,22 @@ for name, runs in live.items():
 #
 # ## Findings 1 and 2: the breakdown of a round
 #
-# Add up the seconds of each phase over all rounds of a method, and divide by the tokens they emitted. (*Draft* holds all that the drafter does:
+# Take of each request the repeat that took the median time, add up the seconds of each phase over the rounds, and divide by the tokens they
+# emitted. (*Draft* holds all that the drafter does:
 # reading the prompt, proposing, taking in what was emitted. *Verify* is the target's pass. *Accept* compares drafted tokens with the target's
 # answers. *Other* is bookkeeping. Prefill, the pass over the prompt, is not a round.)
 
+
 # %%
-spent = {m: {p: sum(r[p] for r in rounds_in(runs_of(m))) for p in PHASES} for m in methods}
-emitted = {m: sum(r["emitted"] for r in rounds_in(runs_of(m))) for m in methods}
+def middle(method):
+    """Of each request the run that took the median time."""
+    ordered = (sorted(runs_of(method, [row]), key=lambda run: run["seconds"]) for row in all_rows)
+    return [runs[(len(runs) - 1) // 2] for runs in ordered]
+
+
+middles = {m: rounds_in(middle(m)) for m in methods}
+spent = {m: {p: sum(r[p] for r in middles[m]) for p in PHASES} for m in methods}
+emitted = {m: sum(r["emitted"] for r in middles[m]) for m in methods}
 for m in methods:  # the package's version
     package = Times(result, m).parts()
     assert all(isclose(spent[m][p], package[p]) for p in PHASES)
@@ -296,7 +305,7 @@ print(f"alone / in the runs: {trust:.2f}")
 # %%
 split = {}
 for m in methods:
-    rounds = rounds_in(runs_of(m))
+    rounds = middles[m]
     fixed = len(rounds) * t(1)
     right = sum(t(1 + r["accepted"]) - t(1) for r in rounds)
     wrong = sum(t(1 + r["nodes"]) - t(1 + r["accepted"]) for r in rounds)
@@ -307,8 +316,8 @@ for m in methods:
 # %%
 wasted = {}
 for m in drafters:
-    nodes, right = (sum(r[c] for r in rounds_in(runs_of(m))) for c in ("nodes", "accepted"))
-    wasted[m] = (nodes - right) / (nodes + len(rounds_in(runs_of(m))))
+    nodes, right = (sum(r[c] for r in middles[m]) for c in ("nodes", "accepted"))
+    wasted[m] = (nodes - right) / (nodes + len(middles[m]))
 figure = plots.breakdown(split)
 figure.axes[0].set_title("What a token is paid for", fontsize=11, loc="left")
 show(
