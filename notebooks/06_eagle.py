@@ -1033,5 +1033,4 @@ print(f"    of those where a round begins:  {first_right(chain):.2f}")
 #
 # **Exercise:** [ex06](../exercises/ex06_eagle.ipynb), the shift, a chain with a true cache, a dynamic tree; each task is checked at once.
 #
-# **The way on.** Notebook 07 (`07_where_the_time_goes.ipynb`) asks where the time of a round really goes, for all the methods of the course.
 # **The way on.** [Notebook 07](07_where_the_time_goes.ipynb) asks where the time of a round really goes, for all the methods of the course.
