@@ -14,11 +14,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from minispec import notebook, plots, text, theory
+from minispec import notebook, plots, text
 from minispec.decode import generate, stream
-from minispec.plots import BLUE, COLOURS, FILLS, GREY, ORANGE
+from minispec.explorers import batches, speedup, trees
+from minispec.plots import BLUE, FILLS, GREY, ORANGE
 from minispec.trace import Trace
-from minispec.tree import Shape, grow
 
 
 def live() -> Any:
@@ -150,29 +150,6 @@ def round_live(trace: Trace, spell: Callable[[int], str], before: Sequence[int] 
     return w.VBox([w.HBox([play, back, on]), box])
 
 
-def speedup(acceptance: float, num_tokens: int, draft_cost: float, curve: Mapping[int, float]) -> Figure:
-    """The bound on the speedup by draft length, here and on an ideal machine, whose passes cost the same over any number.
-    `acceptance`: the rate at every position; `draft_cost` of a token, in target passes over one token; `curve`: seconds of a
-    target pass by the tokens in it. Raises ValueError for a curve that does not reach from 1 to 13 tokens."""
-    if 1 not in curve or max(curve) < 13:
-        raise ValueError(f"the cost curve must reach from 1 to 13 tokens, but has {sorted(curve)}")
-    rates, each, sizes = [acceptance] * 12, draft_cost * curve[1], sorted(curve)
-    costs = {"this machine": lambda n: float(np.interp(n, sizes, [curve[i] for i in sizes])), "ideal": lambda _: curve[1]}
-    tokens = [theory.expected_tokens(rates[:n]) for n in range(13)]
-    gains: Any = {k: {n: theory.speedup_bound(tokens[n], c, n, n * each) for n in range(13)} for k, c in costs.items()}
-    best = [theory.best_draft_length(rates, cost, each) for cost in costs.values()]
-    title = f"acceptance {acceptance:.2f}, a drafted token costs {draft_cost:.2f} passes"
-    figure = plots.lines(gains, title, "drafted tokens a round", "bound on the speedup", level=1)
-    (axes := figure.axes[0]).axvline(num_tokens, color=GREY, linewidth=1, label=f"{num_tokens} drafted")
-    axes.legend(fontsize=9, frameon=False)
-    for at, colour, up in zip(best, COLOURS, (-20, 9), strict=False):  # below the star, above it
-        axes.plot(*at, "*", color=colour, markersize=16)
-        axes.annotate(f"best: {at[0]}", at, (0, up), textcoords="offset points", ha="center", color=colour)
-    mine, ideal = (f"{g[num_tokens]:.2f} (best {top:.2f} at {n})" for g, (n, top) in zip(gains.values(), best, strict=True))
-    figure.set_label(f"{title}; {num_tokens} drafted: {notebook.here(mine)}; on an ideal machine {ideal}")
-    return figure
-
-
 def speedup_panel(curve: Mapping[int, float]) -> None:
     """An easy text with a cheap and with a dear draft, and a hard text."""
     for rate, cost in ((0.8, 0.05), (0.8, 0.3), (0.4, 0.05)):
@@ -186,53 +163,6 @@ def speedup_live(curve: Mapping[int, float]) -> Any:
     return board(lambda rate, num_tokens, cost: speedup(rate / 100, num_tokens, cost / 100, curve), sliders)
 
 
-def chances(shape: Shape, rates: Sequence[Sequence[float]]) -> list[float]:
-    """How likely each node is to be accepted: the product of the rates along its path."""
-    found = [1.0]
-    for parent, depth, rank in zip(shape.parents, shape.depths, shape.ranks, strict=True):
-        found.append(found[parent] * rates[depth - 1][rank])
-    return found[1:]
-
-
-def trees(budget: int, depth: int, rates: Sequence[Sequence[float]], curve: Mapping[int, float]) -> Figure:
-    """The tree of at most `budget` nodes and `depth` levels that emits most tokens a round; and for trees of up to 24 nodes
-    their tokens a round, and the time of a token, here and on an ideal machine, whose passes cost the same over any number.
-    `rates[depth][rank]` as for `tree.grow`; `curve`: seconds of a target pass by the tokens in it. Raises ValueError for a
-    depth that `rates` lacks, and for a curve that does not reach from 1 to 25 tokens."""
-    if not 1 <= depth <= len(rates):
-        raise ValueError(f"there are rates for depths 1 to {len(rates)}, so no tree is {depth} deep")
-    if 1 not in curve or max(curve) < 25:
-        raise ValueError(f"the cost curve must reach from 1 to 25 tokens, but has {sorted(curve)}")
-    shape, largest = (grow(rates[:depth], lambda _: 1.0, most=most) for most in (budget, 24))
-    falling, sizes = sorted(chances(largest, rates), reverse=True), sorted(curve)
-    tokens = {n: 1 + sum(falling[:n]) for n in range(len(falling) + 1)}
-    passes = {n: float(np.interp(1 + n, sizes, [curve[i] / curve[1] for i in sizes])) for n in tokens}
-    times = {"this machine": {n: passes[n] / tokens[n] for n in tokens}, "ideal": {n: 1 / tokens[n] for n in tokens}}
-    best = min(tokens, key=times["this machine"].__getitem__)
-    each = zip(shape.ranks, chances(shape, rates), strict=True)
-    figure = plots.tree(shape.parents, [f"#{rank + 1}:{chance:.2f}" for rank, chance in each])
-    figure.set_size_inches(10, 5)
-    grid, n = figure.add_gridspec(2, 2, width_ratios=(1.5, 1)), len(shape.ranks)
-    (sketch := figure.axes[0]).set_subplotspec(grid[:, 0])
-    sketch.set(xlim=(-2, max(45, sketch.get_xlim()[1])), ylim=(max(8, sketch.get_ylim()[0]), -0.6))  # no box grows large
-    parts = {"tokens a round": {"": tokens}, "time a token, in plain passes": times}
-    for row, (title, series) in enumerate(parts.items()):
-        axes = figure.add_subplot(grid[row, 1])
-        for (label, points), colour, dash in zip(series.items(), COLOURS, plots.DASHES, strict=False):
-            axes.plot(list(points), list(points.values()), dash, color=colour, label=label)
-        axes.axvline(n, color=GREY, linewidth=1)
-        axes.set_title(title, loc="left", fontsize=11)
-        axes.set(xlim=(0, 24), ylim=(0, 1.6 * max(max(points.values()) for points in series.values())))
-        axes.spines[["top", "right"]].set_visible(False)
-    axes.plot(best, times["this machine"][best], "*", color=BLUE, markersize=14, label=f"best here: {best}")
-    axes.set(xlabel="nodes of the tree")
-    axes.legend(fontsize=9, frameon=False, loc="upper right", ncols=3)
-    here = f"{times['this machine'][n]:.2f} (best {times['this machine'][best]:.2f}, with {best} nodes)"
-    words = f"{n} nodes, {depth} deep at most: {tokens[n]:.2f} tokens a round; a token takes, in plain passes, "
-    figure.set_label(f"{words}{notebook.here(here)}, on an ideal machine {times['ideal'][n]:.2f}")
-    return figure
-
-
 def trees_panel(rates: Sequence[Sequence[float]], curve: Mapping[int, float]) -> None:
     """A small tree, a larger one, and one of a single level."""
     for budget, depth in ((4, len(rates)), (16, len(rates)), (16, 1)):
@@ -244,6 +174,19 @@ def trees_live(rates: Sequence[Sequence[float]], curve: Mapping[int, float]) -> 
     """Sliders for the tree's nodes and levels."""
     sliders = {"nodes": (8, 24), "levels": (min(3, len(rates)), len(rates))}
     return board(lambda nodes, levels: trees(nodes, levels, rates, curve), sliders)
+
+
+def batches_panel(curve: Mapping[int, float]) -> None:
+    """Guesses that are mostly right, a short draft of these, and guesses that are mostly wrong."""
+    for chain, nodes, rate in ((4, 12, 0.8), (1, 3, 0.8), (4, 12, 0.5)):
+        alt = f"Predicted speedup by batch size: a chain of {chain} and (dashed) a tree of {nodes}; acceptance {rate}."
+        notebook.show(figure := batches(4, chain, nodes, rate, curve), alt, str(figure.get_label()))
+
+
+def batches_live(curve: Mapping[int, float]) -> Any:
+    """Sliders for the batch, both drafts and the acceptance."""
+    sliders = {"batch": (4, 64), "chain": (4, 12), "tree, nodes": (12, 24), "acceptance, %": (80, 100)}
+    return board(lambda batch, chain, nodes, rate: batches(batch, chain, nodes, rate / 100, curve), sliders)
 
 
 def race(events: Mapping[str, Sequence[tuple[float, Sequence[int]]]]) -> Figure:

@@ -11,7 +11,7 @@ import torch
 from matplotlib.patches import Rectangle
 
 import minispec as ms
-from minispec import theory, widgets
+from minispec import explorers, theory, widgets
 from minispec.notebook import png
 from minispec.plots import BLUE, GREY, ORANGE
 
@@ -245,6 +245,51 @@ def test_a_tree_that_cannot_be_is_refused():
         widgets.trees(4, 2, RATES, {1: 0.1, 24: 0.2})
 
 
+# Batches
+
+
+def passes_of(tokens):
+    """Seconds of a pass by hand: CURVE, and behind its last point on as between the last two."""
+    return interpolated(tokens) if tokens <= 16 else 0.070 + (tokens - 16) * (0.070 - 0.036) / 8
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.5, 0.8, 1.0])
+@pytest.mark.parametrize(("chain", "nodes"), [(0, 0), (1, 3), (4, 5)])
+def test_a_batch_is_one_pass_over_all_that_its_rows_draft(chain, nodes, acceptance):
+    figure = widgets.batches(5, chain, nodes, acceptance, CURVE)
+    ranks = [acceptance, *(acceptance * ((1 - acceptance) / 2) ** rank for rank in (1, 2, 3))]
+    paths = [path for length in range(1, nodes + 1) for path in product(range(4), repeat=length)]
+    worth = sorted((prod(ranks[rank] for rank in path) for path in paths), reverse=True)[:nodes]
+    drafts = (
+        (f"chain of {chain}", chain, sum(acceptance**i for i in range(chain + 1))),
+        (f"tree of {nodes}", nodes, 1 + sum(worth)),
+    )
+    lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) == 7]
+    for line, (name, drafted, tokens) in zip(lines, drafts, strict=True):
+        gain = {b: tokens * passes_of(b) / passes_of(b * (1 + drafted)) for b in range(1, 65)}
+        pays = [b for b in gain if gain[b] > 1]
+        assert line.get_label() == name and list(line.get_xdata()) == [1, 2, 4, 8, 16, 32, 64]
+        assert list(line.get_ydata()) == pytest.approx([gain[b] for b in line.get_xdata()])
+        until = f"gains up to batch {pays[-1]}" if pays else "gains at no batch"
+        assert f"{name}: {tokens:.2f} tokens a round, speedup {gain[5]:.2f}, {until}" in figure.get_label()
+    assert png(figure)
+
+
+def test_where_a_pass_costs_the_same_over_any_number_a_batch_takes_nothing_away():
+    chain, tree, *_ = widgets.batches(1, 3, 9, 0.6, {1: 0.5, 2: 0.5}).axes[0].lines
+    assert list(chain.get_ydata()) == pytest.approx([1 + 0.6 + 0.36 + 0.216] * 7)
+    assert min(tree.get_ydata()) == max(tree.get_ydata()) > 2.176
+
+
+def test_a_batch_that_cannot_be_is_refused():
+    for batch in (0, 65):
+        with pytest.raises(ValueError, match=f"1 to 64 rows here, not {batch}"):
+            widgets.batches(batch, 4, 8, 0.5, CURVE)
+    for curve in ({2: 0.1, 16: 0.2}, {1: 0.1}):
+        with pytest.raises(ValueError, match="must begin at 1 token and have two points"):
+            widgets.batches(4, 4, 8, 0.5, curve)
+
+
 # Race
 
 
@@ -296,11 +341,14 @@ def panels(generation):
         "rounds": lambda: widgets.round_panel(generation.trace, spell, generation.tokens[:1].tolist()),
         "speedup": lambda: widgets.speedup_panel(CURVE),
         "trees": lambda: widgets.trees_panel(RATES, LONG),
+        "batches": lambda: widgets.batches_panel(CURVE),
         "race": lambda: widgets.race_panel({"plain": [(0.5, [1]), (0.7, [2])], "fast": [(0.5, [1]), (0.6, [2])]}),
     }
 
 
-@pytest.mark.parametrize(("name", "count"), [("acceptance", 3), ("rounds", 3), ("speedup", 3), ("trees", 3), ("race", 1)])
+@pytest.mark.parametrize(
+    ("name", "count"), [("acceptance", 3), ("rounds", 3), ("speedup", 3), ("trees", 3), ("batches", 3), ("race", 1)]
+)
 def test_a_panel_shows_a_few_figures_without_ipywidgets(name, count, plain, shown, monkeypatch):
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     panels(plain)[name]()
@@ -409,6 +457,15 @@ def test_trees_live_follows_every_slider():
     assert "depths 1 to 3" in parts(box)["HTML", 0].value and parts(box)["Image", 0].layout.display == "none"
 
 
+def test_batches_live_follows_every_slider():
+    box = widgets.batches_live(CURVE)
+    for slider, value in (("batch", 9), ("chain", 2), ("tree, nodes", 7), ("acceptance, %", 65)):
+        line = moves(box, slider, value)
+    assert line == widgets.batches(9, 2, 7, 0.65, CURVE).get_label()
+    parts(box)["IntSlider", "batch"].value = 0
+    assert "1 to 64 rows" in parts(box)["HTML", 0].value and parts(box)["Image", 0].layout.display == "none"
+
+
 def test_race_live_runs_on_the_readers_prompt(target):
     prompt = "Repeat this twice, then stop: The quick brown fox jumps over the lazy dog near the river bank."
     drafters = {"autoregressive": None, "n-gram": ms.NGram(2, 4, 6)}
@@ -462,6 +519,7 @@ def test_without_ipywidgets_one_line_says_what_to_do(monkeypatch, capsys, plain)
         lambda: widgets.round_live(plain.trace, spell),
         lambda: widgets.speedup_live(CURVE),
         lambda: widgets.trees_live(RATES, LONG),
+        lambda: widgets.batches_live(CURVE),
         lambda: widgets.race_live(ms.toy(), {"a": None, "b": ms.NGram()}),
     ):
         assert run() is None
@@ -470,8 +528,8 @@ def test_without_ipywidgets_one_line_says_what_to_do(monkeypatch, capsys, plain)
 
 
 def test_only_core_widgets_are_used():
-    source = Path(widgets.__file__).read_text()
-    assert not re.search(r"\b(interact\w*|Output|ipympl|metadata|Thread|asyncio|pyplot)\b", source)
+    source, figures = (Path(module.__file__).read_text() for module in (widgets, explorers))
+    assert not re.search(r"\b(interact\w*|Output|ipympl|metadata|Thread|asyncio|pyplot)\b", source + figures)
     head = source.split("def live")[0]
     assert "import ipywidgets" not in head and source.count("import ipywidgets") == 1
     assert len(source.splitlines()) < 320
