@@ -4,13 +4,12 @@
 # So far one text was written at a time. A server writes many at once, in one pass for all of them. Then two things want the same spare
 # arithmetic: more texts, and more guesses. This notebook builds the batch, and finds out who should get it.
 #
-# **You will be able to** write a round for a batch whose rows accept different numbers of guesses; compute from a cost curve up to which batch
-# guessing pays; say what a batch costs in memory and in idle rows; read the numbers of a server: queue, first token, throughput.
+# **You will be able to** write a round for a batch whose rows accept different numbers of guesses; compute from a cost curve up to which
+# batch guessing pays; say what a batch costs in memory and in idle rows; read the numbers of a server: queue, first token, throughput.
 #
-# **You should know** the cost curve of a pass and the key-value cache (notebook 01), the loop *draft, verify, accept* (02), n-gram lookup (04),
-# and what a draft tree is (05, 06). Where the time of a single request goes is the matter of
-# [07](07_where_the_time_goes.ipynb). **Time:** 45 minutes, of which two are computing. **Needs:** a CPU. With a GPU, change one line in the
-# next cell.
+# **You should know** the cost curve of a pass and the key-value cache (notebook 01), the loop *draft, verify, accept* (02), n-gram lookup
+# (04), and what a draft tree is (05, 06). Where the time of a single request goes is the matter of [07](07_where_the_time_goes.ipynb).
+# **Time:** 45 minutes, of which two are computing. **Needs:** a CPU. With a GPU, change one line in the next cell.
 
 # %%
 import statistics
@@ -37,8 +36,8 @@ for name, prompt, messages in zip(names, prompts, asked):
 # %% [markdown]
 # ## One pass for three texts
 #
-# A pass takes a rectangle of ids: a row a text. Three prompts of different length do not fill a rectangle, so the short ones are padded. In this
-# package a padding is the id -1, and it stands on the **right**, behind the row's own tokens.
+# A pass takes a rectangle of ids: a row a text. Three prompts of different length do not fill a rectangle, so the short ones are padded. In
+# this package a padding is the id -1, and it stands on the **right**, behind the row's own tokens.
 
 
 # %%
@@ -51,11 +50,11 @@ def rectangle(rows):
 print(rectangle([[11, 12, 13], [21], [31, 32]]))
 
 # %% [markdown]
-# The rows also have **histories** of different length. Say the caches of three rows hold 5, 2 and 4 tokens, and the rectangle above comes in. Each
-# new token needs three answers, and each is worked out from its own row's length, never from another's:
+# The rows also have **histories** of different length. Say the caches of three rows hold 5, 2 and 4 tokens, and the rectangle above comes
+# in. Each new token needs three answers, and each is worked out from its own row's length, never from another's:
 #
 # - Which **slot** of the cache takes its key and value? The first free one of its row.
-# - Which **position** does it have in its text? For a chain the same number; in a tree, the row's length plus the depth.
+# - Which **position** does it have in its text? For a chain the same number; in a tree, the row's length plus the node's depth.
 # - Which slots may it **see**? All that its row holds, and itself. Not what lies behind: there may be leftovers of rejected guesses.
 
 # %%
@@ -68,8 +67,8 @@ for row, length in enumerate(lengths):
         print(f"row {row}: {told if token >= 0 else 'padding'}")
 
 # %% [markdown]
-# Three rows, three staircases, each beginning at another place. The padding needs an answer too, since a rectangle has no holes: what it writes goes
-# into one spare slot that nobody reads, and its logits are thrown away. What it costs we shall see.
+# Three rows, three staircases, each beginning at another place. The padding needs an answer too, since a rectangle has no holes: what it
+# writes goes into one spare slot that nobody reads, and its logits are thrown away. What it costs we shall see.
 #
 # `KVCache.reserve` gives the same answers for any lengths, as two tensors. Afterwards each row has grown by its own number of tokens.
 
@@ -86,8 +85,9 @@ print("lengths before:", lengths, " after:", cache.lengths)
 # %% [markdown]
 # ## Rows that accept different numbers
 #
-# Now a round. Every row drafts for itself, by lookup in its own text (notebook 04), and some rows draft nothing. One pass reads all pending tokens and
-# all guesses. Then each row accepts as many as *it* may, and its cache is rewound to *its* length. That is all: `cache.lengths` is a list.
+# Now a round. Every row drafts for itself, by lookup in its own text (notebook 04), and some rows draft nothing. One pass reads all pending
+# tokens and all guesses. Then each row accepts as many as *it* may, and its cache is rewound to *its* length. That is all: `cache.lengths`
+# is a list.
 
 
 # %%
@@ -147,8 +147,8 @@ for number, round in enumerate(log[:12], 1):
     print(f"  round {number:>2}:  " + "".join(f"{r[0]}/{r[1]}  " if r else " -   " for r in round))
 
 # %% [markdown]
-# The columns do not care for each other: in one and the same pass one row accepts four guesses, another has none to offer. After a few rounds the
-# texts are of quite different length.
+# The columns do not care for each other: in one and the same pass one row accepts four guesses, another has none to offer. After a few
+# rounds the texts are of quite different length.
 
 # %%
 grown = {}
@@ -166,8 +166,8 @@ show(
 # %% [markdown]
 # ## The same tokens as alone
 #
-# Is each row what it would be alone? In float32 at temperature 0 that must hold token by token, and so must the rounds: what was drafted depends on
-# the row's own text only.
+# Is each row what it would be alone? In float32 at temperature 0 that must hold token by token, and so must the rounds: what was drafted
+# depends on the row's own text only.
 
 # %%
 for row, prompt in enumerate(prompts):
@@ -177,8 +177,9 @@ for row, prompt in enumerate(prompts):
 print("each row wrote, round by round, what it writes alone: True")
 
 # %% [markdown]
-# `ms.generate_batch` is this loop with the corners finished: rows end at the end-of-text token or at a stop string, a row that has ended leaves the
-# rectangle at once, drafts may be trees, and each row rolls its own dice. Plain decoding and three drafters, in a batch and one by one:
+# `ms.generate_batch` is this loop with the corners finished: rows end at the end-of-text token or at a stop string, a row that has ended
+# leaves the rectangle at once, drafts may be trees, and each row rolls its own dice. Plain decoding and three drafters, in a batch and one
+# by one:
 
 # %%
 drafters = {
@@ -195,8 +196,8 @@ for name, drafter in drafters.items():
     print(f"{name:<20} the same in a batch; rounds a row:", *(len(g.trace.rounds) for g in batch))
 
 # %% [markdown]
-# With a temperature the same is asked: your answer must not depend on who else is in the batch. So row *i* has a random generator of its own, seeded
-# with `seed + i`.
+# With a temperature the same is asked: your answer must not depend on who else is in the batch. So row *i* has a random generator of its
+# own, seeded with `seed + i`.
 
 # %%
 options = {"max_new_tokens": 12, "sampling": ms.Sampling(temperature=0.8)}
@@ -206,8 +207,8 @@ assert all(torch.equal(a.tokens, b.tokens) for a, b in zip(batch, alone))
 print("drawn at temperature 0.8, each row as alone with its own seed: True")
 
 # %% [markdown]
-# **What raggedness saves.** Some implementations take a batch of one only; transformers' assisted generation is one of them. A simple way out
-# would be to let every row advance by what the *least* lucky row accepted. The texts stay right; only, the more rows, the unluckier the
+# **What raggedness saves.** Some implementations take a batch of one only; transformers' assisted generation is one of them. A simple way
+# out would be to let every row advance by what the *least* lucky row accepted. The texts stay right; only, the more rows, the unluckier the
 # unluckiest. Since the texts are known now, we can count without the model: walk along them, and draft at each place.
 
 
@@ -225,13 +226,13 @@ assert len(log) <= in_step <= 31
 print(f"rounds for the batch: ragged {len(log)}, in step {in_step}, without guesses 31")
 
 # %% [markdown]
-# In step, one row that has nothing to copy takes the gain from all others. Ragged, the batch takes as long as its slowest row, and the others are
-# done before.
+# In step, one row that has nothing to copy takes the gain from all others. Ragged, the batch takes as long as its slowest row, and the
+# others are done before.
 #
 # ## Who gets the slack?
 #
-# Correctness is settled; now the cost. A pass reads all weights once, however many tokens are in it. The arithmetic that fits beside the reading is the
-# **slack** (notebook 01). A guess rides on it, and so does a row. A batch of *b* rows with *n* guesses each is one pass over
+# Correctness is settled; now the cost. A pass reads all weights once, however many tokens are in it. The arithmetic that fits beside the
+# reading is the **slack** (notebook 01). A guess rides on it, and so does a row. A batch of *b* rows with *n* guesses each is one pass over
 #
 # $$b \, (1 + n) \text{ tokens.}$$
 #
@@ -249,9 +250,9 @@ ratio = seconds["one by one"] / seconds["batch"]
 print(f"the batch writes {here(f'{ratio:.1f}')} times as many tokens a second")
 
 # %% [markdown]
-# From here on we use larger batches than a notebook should run. They were measured once, on the machine that is named below, by
-# `minispec bench --methods ngram eagle eagle:chain --batch 1,4,16,64`: sixteen requests, at most 64 tokens each, greedy. The file holds every round of
-# every run, and comes with the package. Its numbers do not change with your machine, so what follows prints the same everywhere.
+# From here on we use larger batches than a notebook should run. They were measured once, on the machine that is named below, by `minispec
+# bench --methods ngram eagle eagle:chain --batch 1,4,16,64`: sixteen requests, at most 64 tokens each, greedy. The file holds every round
+# of every run, and comes with the package. Its numbers do not change with your machine, so what follows prints the same everywhere.
 
 # %%
 from minispec.bench import COLUMNS, measured
@@ -291,8 +292,8 @@ show(
 )
 
 # %% [markdown]
-# The largest measured pass holds a handful of rows with guesses, and we shall need more. A straight line says how it goes on: a **fixed** part, and a part
-# **for each token**. The slack is the one divided by the other: how many tokens take as long as the fixed part.
+# The largest measured pass holds a handful of rows with guesses, and we shall need more. A straight line says how it goes on: a **fixed**
+# part, and a part **for each token**. The slack is the one divided by the other: how many tokens take as long as the fixed part.
 
 # %%
 tokens, times = np.array(list(curve)), np.array(list(curve.values()))
@@ -304,8 +305,8 @@ print(f"the line misses no measured point by more than {worst:.0%}")
 
 
 # %% [markdown]
-# To predict, we take the measured points where there are some, straight lines between them, and go on behind the last one as the curve went between
-# its last two.
+# To predict, we take the measured points where there are some, straight lines between them, and go on behind the last one as the curve went
+# between its last two.
 
 
 # %%
@@ -323,9 +324,9 @@ for b in (1, 4, 16, 64):
     print(f"{b:>5}{plain:>10.0f} ms{plain / b:>13.1f}{wide:>15.0f} ms, {wide / plain:.1f} times")
 
 # %% [markdown]
-# Read the third column: the batch alone makes a token cheaper, without any guess. It uses the same spare arithmetic, and it never guesses wrong. Then
-# the last one: what four guesses a row add to the pass. At batch 1 they are cheap. The larger the batch, the nearer the factor comes to
-# five, for then the pass is nothing but arithmetic, and five times the tokens take five times as long.
+# Read the third column: the batch alone makes a token cheaper, without any guess. It uses the same spare arithmetic, and it never guesses
+# wrong. Then the last one: what four guesses a row add to the pass. At batch 1 they are cheapest. The larger the batch, the nearer the
+# factor comes to five, for then the pass is nothing but arithmetic, and five times the tokens take five times as long.
 #
 # So take the best case there is: **every guess is right**, and costs nothing to make. What do *n* guesses gain?
 
@@ -357,8 +358,8 @@ assert all(line[64] < line[1] for line in perfect.values())
 #
 # ## Up to which batch?
 #
-# Put the straight line into the condition that a round emits more tokens a second than plain passes do. With *E* tokens a round, *f* the fixed part and
-# *c* the part for each token:
+# Put the straight line into the condition that a round emits more tokens a second than plain passes do. With *E* tokens a round, *f* the
+# fixed part and *c* the part for each token:
 #
 # $$E \, (f + c\,b) > f + c\,b\,(1 + n) \quad\Longleftrightarrow\quad b \;<\; \frac{f}{c} \cdot \frac{E - 1}{1 + n - E}$$
 #
@@ -378,18 +379,20 @@ for name in drafting:
     rejected = sum(r["nodes"] for r in found) / len(found) - accepted
     reach[name] = slack * accepted / rejected
     print(
-        f"{name:<12} a round accepts {accepted:.2f} and rejects {rejected:.2f}: up to {reach[name]:.1f} rows"
+        f"{name:<12} a round accepts {accepted:.2f} and rejects {rejected:.2f}: "
+        f"up to {reach[name]:.1f} rows"
     )
 
 # %% [markdown]
-# The formula explains two things at once. A drafter that guesses little and is often right reaches further than one that guesses much: what counts is the
-# ratio, not the tokens a round. And a **tree** has more rejected nodes by construction, for of the children of a node one at most can be right. It buys
-# accepted tokens with rejected ones: a good trade while there is slack, a bad one when there is none.
+# The formula explains two things at once. A drafter that guesses little and is often right reaches further than one that guesses much: what
+# counts is the ratio, not the tokens a round. And a **large tree** rejects more by construction, for of the children of a node one at most
+# can be right. It buys accepted tokens with rejected ones: a good trade while there is slack, a bad one when there is none. It is the size
+# that a batch punishes, not the shape: of all drafts with so many nodes the best tree is never worse than the chain, which is one of them.
 #
 # ## Measured
 #
-# Now the runs. Speedup of decoding over plain decoding *at the same batch*: tokens a second of all rows together, the first token of each row left out,
-# since it comes from prefill.
+# Now the runs. Speedup of decoding over plain decoding *at the same batch*: tokens a second of all rows together, the first token of each
+# row left out, since it comes from prefill.
 
 
 # %%
@@ -423,11 +426,9 @@ show(
 )
 
 # %% [markdown]
-# (`Times` of the package computes the same rates; `minispec report` prints them. Batches of 64 hold each request four times, and there is one such
-# batch: its points are single readings.)
-#
-# (EAGLE's tree is the one that ships: it takes as many nodes a round as pay by a cost curve that is stored with it, and that curve was measured with one
-# row. In a larger batch it goes on as if it were alone.)
+# `Times` of the package computes the same rates, and `minispec report` prints them. Two things to know. Batches of 64 hold each request
+# four times, and there is one such batch: its points are single readings. And EAGLE's tree is the one that ships: it takes as many nodes a
+# round as pay by a cost curve that is stored with it, measured with one row. In a larger batch it goes on as if it were alone.
 #
 # Where does each drafter stop paying on that machine? The sentences are computed.
 
@@ -444,7 +445,8 @@ for name, line in speedup.items():
 for b in sizes:
     tree, chain = speedup["eagle"][b], speedup["eagle:chain"][b]
     print(
-        f"batch {b:>2}: EAGLE's {'tree' if tree > chain else 'chain'} is ahead, {tree:.2f} (tree) to {chain:.2f} (chain)"
+        f"batch {b:>2}: EAGLE's {'tree' if tree > chain else 'chain'} is ahead; "
+        f"tree {tree:.2f}, chain {chain:.2f}"
     )
 best = {b: max(methods, key=lambda name: rate(name, b)) for b in sizes}
 print("fastest:", ", ".join(f"batch {b} {name}" for b, name in best.items()))
@@ -460,17 +462,17 @@ print(f"and every single row gets its tokens {1 / longer:.1f} times more slowly"
 assert gained > 1
 
 # %% [markdown]
-# So the two are rivals. The batch raises **throughput**, tokens a second of all requests together, and makes each request slower. Speculation makes a
-# request faster, as long as there are few of them. Who has one user on one machine should guess. Who has a long queue should fill the batch first, and
-# then ask whether any slack is left.
+# So the two are rivals. The batch raises **throughput**, tokens a second of all requests together, and makes each request slower.
+# Speculation makes a request faster, as long as there are few of them. With one user on one machine, the slack is free for guesses. With a
+# long queue, fill the batch first, and ask then whether any slack is left.
 #
-# ("Performance or Illusion?" (2026) reports for vLLM on GPUs that speedup falls as the batch grows. There the slack is larger by an order of magnitude
-# (notebook 01 computes hundreds of tokens for a large model), so the same decline sets in at larger batches.)
+# ("Performance or Illusion?" (2026) reports for vLLM on GPUs that speedup falls as the batch grows. There the slack is larger by an order
+# of magnitude (notebook 01 computes hundreds of tokens for a large model), so the same decline sets in at larger batches.)
 #
 # ## What the formula leaves out
 #
-# **Padding.** The pass is as wide as its widest draft. If one row of sixteen finds a long match, the other fifteen carry padding of that width. Count it:
-# of the places in all rectangles, how many were neither a pending token nor a guess?
+# **Padding.** The pass is as wide as its widest draft. If one row of sixteen finds a long match, the other fifteen carry padding of that
+# width. Count it: of the places in all rectangles, how many were neither a pending token nor a guess?
 
 
 # %%
@@ -491,12 +493,12 @@ for name in drafting:
 assert all(padding(name, 1) == 0 for name in drafting)
 
 # %% [markdown]
-# A drafter whose drafts differ much in length pays most: lookup drafts eight tokens or none. A fixed chain pays nothing, except at the end of
-# a text, where drafts get shorter. Engines such as vLLM avoid padding altogether: they put all rows one behind the other into a single long line, and attention is told
-# where each row begins. That needs special attention kernels, which is why it is not done here.
+# A drafter whose drafts differ much in length pays most: lookup often drafts eight tokens or none. A chain of fixed length pays only near
+# the end of a text, where drafts get shorter. Engines such as vLLM avoid padding altogether: they put all rows one behind the other into a
+# single long line, and attention is told where each row begins. That needs special attention kernels, which is why it is not done here.
 #
-# **Drafting.** It was free above. Here is its share of the time after the first token. (In each run the row with most rounds was in every pass, so
-# its rounds have the time of the whole run.)
+# **Drafting.** It was free above. Here is its share of the time after the first token. (In each run the row with most rounds was in every
+# pass, so its rounds have the time of the whole run.)
 
 
 # %%
@@ -513,8 +515,8 @@ for name in drafting:
     )
 
 # %% [markdown]
-# **Keys and values.** Each row brings its own cache, which is read too. Do the passes as they were, padding and all, cost what the curve says? It was
-# measured with one row and 200 cached tokens, so this is a fair test of "a batch is a pass over so many tokens".
+# **Keys and values.** Each row brings its own cache, which is read too. Do the passes as they were, padding and all, cost what the curve
+# says? It was measured with one row and 200 cached tokens, so this is a fair test of "a batch is a pass over so many tokens".
 
 # %%
 for name in methods:
@@ -526,17 +528,17 @@ for name in methods:
     print(f"{name:<15} predicted / measured: {', '.join(ratios)}")
 
 # %% [markdown]
-# A ratio near 1 says that a pass over *b* rows of *m* tokens costs what a pass over *b m* tokens of one row costs: tokens are tokens. Where it is below 1
-# the passes cost more than that; what we left out are the caches of all rows, the mask, and the slower write of ragged rows. Where it is above 1, wide
-# passes run better than the straight line promised.
+# A ratio near 1 says that a pass over *b* rows of *m* tokens costs what a pass over *b m* tokens of one row costs: tokens are tokens. Where
+# it is below 1 the passes cost more than that; what we left out are the caches of all rows, the mask, and the slower write of ragged rows.
+# Where it is above 1, wide passes run better than the straight line promised.
 #
-# One more word on the caches. Our requests are short. Where contexts are so long that reading keys and values dominates a pass, a row costs much more
-# than its tokens' arithmetic, with guesses or without: then guesses are cheap again, at any batch (MagicDec, Chen et al. 2024).
+# One more word on the caches. Our requests are short. Where contexts are so long that reading keys and values dominates a pass, a row costs
+# much more than its tokens' arithmetic, with guesses or without. There guesses can pay at large batches too (MagicDec, Chen et al. 2024).
 #
 # ## A batch ends with its longest row
 #
-# The rows of a batch began together. They do not end together: the answers differ in length, and with guesses also the number of rounds for the same
-# length. A row that has ended leaves its place empty. How much of a batch is empty, over its whole run?
+# The rows of a batch began together. They do not end together: the answers differ in length, and with guesses also the number of rounds for
+# the same length. A row that has ended leaves its place empty. How much of a batch is empty, over its whole run?
 
 
 # %%
@@ -568,15 +570,16 @@ show(
 )
 
 # %% [markdown]
-# An answer that is cut at the limit takes plain decoding the same number of rounds as every other such answer. With guesses it does not: requests that are easy to
-# guess are done early, and the hard ones keep the batch alive. So the speedup of a whole batch is that of its hardest rows. (The empty places cost no
-# arithmetic here, since ended rows leave the rectangle. But the last passes read all weights for few rows, as a small batch does.)
+# An answer that is cut at the limit takes plain decoding the same number of rounds as every other such answer. With guesses it does not:
+# requests that are easy to guess are done early, and the hard ones keep the batch alive. A batch takes as many rounds as its hardest row.
+# (The empty places cost no arithmetic here, since ended rows leave the rectangle. But the last passes read all weights for few rows, as a
+# small batch does.)
 #
 # ## A server does not wait
 #
-# The cure is to let somebody else sit down. After every pass, the server takes those who have ended out of the batch, and takes in those who wait. That is **continuous batching**, or
-# iteration-level scheduling (Orca, Yu et al. 2022). On paper: sixteen requests, each needing as many rounds as it did above when it was alone, and four
-# seats.
+# The cure is to let somebody else sit down. After every pass, the server takes those who have ended out of the batch, and takes in those
+# who wait. That is **continuous batching**, or iteration-level scheduling (Orca, Yu et al. 2022). On paper: sixteen requests, each needing
+# as many rounds as it did above when it was alone, and four seats.
 
 
 # %%
@@ -600,11 +603,12 @@ for name in methods:
     print(f"{name:<15} {static} passes in batches of four, {continuous} if free seats are refilled")
 
 # %% [markdown]
-# (Prefill is left out. In a server it is not: a newcomer's prompt is read in a pass too, and whoever is writing waits for it, or shares the pass with it.)
+# (Prefill is left out. In a server it is not: a newcomer's prompt is read in a pass too, and whoever is writing waits for it, or shares the
+# pass with it.)
 #
-# What a user sees of this are three times. In the **queue** the request waits for a seat. The **time to first token** is queue and prefill. The **time per
-# output token** is what follows. Throughput is the provider's number; these are the user's, and they pull in opposite directions: more seats mean a shorter
-# queue, and longer passes for all who are seated.
+# What a user sees of this are three times. In the **queue** the request waits for a seat. The **time to first token** is queue and prefill.
+# The **time per output token** is what follows. Throughput is the provider's number; these are the user's, and they pull in opposite
+# directions: more seats mean a shorter queue, and longer passes for all who are seated.
 #
 # ## Memory decides how many seats there are
 #
@@ -617,7 +621,8 @@ room = target.model.new_cache(4, 100)  # 4 rows of 100 tokens, and the spare slo
 assert room.nbytes == 4 * (100 + 1) * numbers * 4 == room.keys.nbytes + room.values.nbytes
 weights = sum(w.numel() for w in target.model.parameters())
 print(
-    f"{numbers:,} numbers a token: {4 * numbers / 1e3:.0f} kB in float32, {2 * numbers / 1e3:.0f} kB in bfloat16"
+    f"{numbers:,} numbers a token: {4 * numbers / 1e3:.0f} kB in float32, "
+    f"{2 * numbers / 1e3:.0f} kB in bfloat16"
 )
 print(f"4 rows of 100 tokens, float32: {room.nbytes / 1e6:.1f} MB, as counted")
 print(f"the weights hold as many numbers as the caches of {weights // numbers:,} tokens")
@@ -630,8 +635,8 @@ for b in sizes:
 print(f"  weights: {2 * weights / 1e6:.0f}")
 
 # %% [markdown]
-# Batch and context multiply, so caches overtake weights sooner than one thinks. And a simple cache reserves more than it needs: every row gets room for the
-# longest prompt and for all the tokens that it *might* write. What share was used in the end?
+# Batch and context multiply, so caches overtake weights sooner than one thinks. And a simple cache reserves more than it needs: every row
+# gets room for the longest prompt and for all the tokens that it *might* write. What share was used in the end?
 
 # %%
 for b in sizes:
@@ -643,8 +648,9 @@ for b in sizes:
     print(f"batch {b:>2}: {used / reserved:.0%} of the reserved slots were used at the end")
 
 # %% [markdown]
-# The rest is empty memory that could have been seats. PagedAttention (Kwon et al. 2023, the idea that vLLM began with) hands out slots in small blocks as a text grows, as an
-# operating system hands out pages. Guesses fit in well: a rejected one frees its slots again. And a drafter has a cache too, and weights:
+# The rest is empty memory that could have been seats. PagedAttention (Kwon et al. 2023, the idea that vLLM began with) hands out slots in
+# small blocks as a text grows, as an operating system hands out pages. Guesses fit in well: the slots of rejected ones are written over in
+# the next round. And a drafter has a cache too, and weights:
 
 # %%
 for name in drafting:
@@ -654,9 +660,10 @@ for name in drafting:
 # %% [markdown]
 # ## A real server
 #
-# Now vLLM, which does all of this: continuous batching, paged caches, rows without padding. `benchmarks/serve.sh` starts it without a drafter, and with our EAGLE head and
-# our draft model (chains of three guesses), sends it our requests, and lets vLLM's own benchmark tool measure. *Concurrency* 4 means: four
-# requests are under way at any time; when one is answered, the next is sent.
+# Now vLLM, which does all of this: continuous batching, paged caches, rows without padding. `benchmarks/serve.sh` starts it without a
+# drafter, and with our EAGLE head and our draft model (chains of three guesses), sends it our requests, and lets vLLM's own benchmark tool
+# measure. *Concurrency* 4 means: four requests are under way at any time; when one is answered, the next is sent. The server has sixteen
+# seats here, so up to 16 at a time nobody should wait for one: the column of the queue shows whether that is so.
 
 # %%
 served = {
@@ -681,8 +688,8 @@ for (method, load), r in sorted(
     )
 
 # %% [markdown]
-# Read the rows without a drafter (`plain`) from top to bottom: what becomes of the tokens a second of all requests together, and of the time that each
-# single one waits for a token? That is the batch, inside a server. Then compare the methods at the same concurrency.
+# Read the rows without a drafter (`plain`) from top to bottom: what becomes of the tokens a second of all requests together, and of the
+# time that each single one waits for a token? That is the batch, inside a server. Then compare the methods at the same concurrency.
 
 # %%
 faster = {
@@ -718,21 +725,21 @@ print(
     f"a token takes {many['median_tpot_ms'] / few['median_tpot_ms']:.1f} times as long"
 )
 for load in loads:
-    here_and_now = {name: served[name, load] for name in servants}
-    quick = min(servants, key=lambda name: here_and_now[name]["median_tpot_ms"])
-    full = max(servants, key=lambda name: here_and_now[name]["output_throughput"])
+    now = {name: served[name, load] for name in servants}
+    quick = min(servants, key=lambda name: now[name]["median_tpot_ms"])
+    full = max(servants, key=lambda name: now[name]["output_throughput"])
     print(f"{load:>2} at a time: shortest time per token {quick}; most tokens a second {full}")
 for name, line in faster.items():
     trend = "falls" if line[loads[-1]] < line[loads[0]] else "does not fall"
     print(f"{name}: from {loads[0]} to {loads[-1]} at a time its speedup {trend}")
 
 # %% [markdown]
-# Two cautions. Times of two different programs on one machine may be set side by side, but a ratio of them would mix their overheads with their
-# methods: so each is compared with its own plain decoding only. And a drafter does nothing for prefill. Where the first token takes longer with one, the drafter had to read the prompt too, or the
-# passes that the newcomer waited for were longer.
+# Two cautions. Times of two different programs on one machine may be set side by side, but a ratio of them would mix their overheads with
+# their methods: so each is compared with its own plain decoding only. And a drafter does nothing for prefill. Where the first token takes
+# longer with one, the drafter had to read the prompt too, or the passes that the newcomer waited for were longer.
 #
-# A check that should always be made on such a table is **Little's law**: the mean number of requests in a system is their rate of arrival times the time they
-# spend in it. For those who are just writing: tokens a second times seconds a token.
+# A check that should always be made on such a table is **Little's law**: the mean number of requests in a system is their rate of arrival
+# times the time they spend in it. For those who are just writing: tokens a second times seconds a token.
 
 # %%
 for load in loads:
@@ -741,12 +748,13 @@ for load in loads:
     print(f"{load:>2} at a time: about {writing:.1f} are writing, the others wait or are read")
 
 # %% [markdown]
-# (*About*: the law holds for means, and the tool reports the median.) If the number came out far above the concurrency, one of the columns would not mean what its name says.
+# (*About*: the law holds for means, and the tool reports the median.) If the number came out far above the concurrency, one of the columns
+# would not mean what its name says.
 #
 # ## Guess less when it is full
 #
-# A server does not know in the morning how many will come. So the length of the draft should follow the load. With the acceptance of EAGLE's chain
-# by position, and free drafting, the curve says for each batch which length is best:
+# A server does not know in the morning how many will come. So the length of the draft should follow the load. With the acceptance of
+# EAGLE's chain by position, and free drafting, the curve says for each batch which length is best:
 
 # %%
 from minispec.theory import expected_tokens
@@ -764,14 +772,15 @@ for b in (1, 2, 4, 8, 16, 32, 64):
 assert lengths_by_batch[64] <= lengths_by_batch[1]
 
 # %% [markdown]
-# Zero guesses is a length too, and the right one for a full server whose guesses are not good enough. Liu et al. 2024 (SmartSpec) choose the length in every step this way, by the
-# tokens a second that are expected to be *accepted*; they call it goodput. Note what is not needed: the text does not change, whatever is chosen, so the choice may be made anew in each
-# round.
+# Zero guesses is a length too, and the right one for a full server whose guesses are not good enough. SmartSpec (Liu et al. 2024) chooses
+# the length in every step this way, none included, by the tokens a second that are expected to come out; they call that goodput. Note what
+# is not needed: the text does not change, whatever is chosen, so the choice may be made anew in each round.
 #
 # ## The batch explorer
 #
-# The model of this notebook to play with, on the curve of the committed run: a chain and a tree, against the batch. Acceptance is that of the first choice, the same at every depth;
-# of what it misses, the second choice gets half that share, and so on. Drafting is free, and nothing is padded.
+# The model of this notebook to play with, on the curve of the committed run: a chain and a tree, against the batch. Acceptance is that of
+# the first choice, the same at every depth; of what it misses, the second choice gets half that share, and so on. Drafting is free, and
+# nothing is padded.
 
 # %%
 from minispec.explorers import seconds_of
@@ -780,9 +789,10 @@ assert all(abs(seconds_of(curve, n) - pass_s(n)) < 1e-12 for n in (1, 10, 65, 50
 widgets.batches_panel(curve)
 
 # %% [markdown]
-# The tree lives on slack: its line falls faster than the chain's. A short draft promises less and lasts longer (the best "tree" of three nodes is a
-# chain here: where the first choice is right so often, depth is worth more than breadth). With guesses that are wrong every second time both are soon below the
-# line. Move the sliders: which acceptance would a chain of four need to pay at batch 64? How many nodes may a tree have there?
+# The tree lives on slack: its line falls faster than the chain's. A short draft promises less and lasts longer (the best "tree" of three
+# nodes is a chain here: where the first choice is right so often, depth is worth more than breadth). With guesses that are wrong every
+# second time both are soon below the line. Move the sliders: which acceptance would a chain of four need to pay at batch 64? How many nodes
+# may a tree have there?
 
 # %% tags=["live"]
 widgets.batches_live(curve)
@@ -790,48 +800,59 @@ widgets.batches_live(curve)
 # %% [markdown]
 # ## Summary
 #
-# - In a batch every row has its own length: slot, position and mask follow from it, and so does the rewind. Each row writes what it writes alone.
-# - A batch of *b* rows with *n* guesses each is a pass over *b (1 + n)* tokens. Rows and guesses use the same slack, and rows are never wrong.
-# - With free drafting, guessing pays up to a batch of slack × accepted / rejected. Trees reject more, so they give up first.
-# - Padding to the widest draft, caches, and empty seats come on top. Continuous batching fills the seats; paging makes room for more of them.
+# - In a batch every row has its own length: slot, position and mask follow from it, and so does the rewind. Each row writes what it writes
+#   alone.
+# - A batch of *b* rows with *n* guesses each is a pass over *b (1 + n)* tokens. Rows and guesses use the same slack, and rows are never
+#   wrong.
+# - With free drafting, guessing pays up to a batch of slack × accepted / rejected. What is rejected costs as much as what is accepted, so
+#   long drafts and large trees give up first.
+# - Padding to the widest draft, caches, and empty seats come on top. Continuous batching fills the seats; paging makes room for more of
+#   them.
 # - Throughput, time to first token and time per output token are different numbers. Name the load with each of them.
 #
 # ## Questions
 #
-# **1.** A machine has a slack of 300 tokens. A drafter proposes five tokens a round, of which two are accepted on average. Up to which batch does it pay, if
-# drafting is free? What if only one of the five is accepted?
+# **1.** A machine has a slack of 300 tokens. A drafter proposes five tokens a round, of which two are accepted on average. Up to which
+# batch does it pay, if drafting is free? What if only one of the five is accepted?
 #
 # <details><summary>Answer</summary>
 #
-# Accepted 2, rejected 3: 300 · 2/3 = 200 rows. Accepted 1, rejected 4: 300 · 1/4 = 75 rows. Half the accepted tokens, and far less than half the batch, since what is not accepted is rejected.
+# Accepted 2, rejected 3: 300 · 2/3 = 200 rows. Accepted 1, rejected 4: 300 · 1/4 = 75 rows. Half the accepted tokens, and far less than
+# half the batch, since what is not accepted is rejected.
 #
 # </details>
 #
-# **2.** In a colleague's batch all rows are right, except that a row's text changes when another row of the batch is replaced by a longer one. What
-# do you look at?
+# **2.** In a colleague's batch all rows are right, except that a row's text changes when another row of the batch is replaced by a longer
+# one. What do you look at?
 #
 # <details><summary>Answer</summary>
 #
 # Whatever is computed from the longest row in place of the row's own length: the positions (does the pending token stand at the end of the
-# rectangle, or at the end of its row?), the slots, and the mask (does a short row see the padding or the leftovers behind its own text?). With sampling also the dice: one generator for all
-# rows hands a row other numbers when its neighbours take more.
+# rectangle, or at the end of its row?), the slots, and the mask (does a short row see the padding or the leftovers behind its own text?).
+# With sampling also the dice: one generator for all rows hands a row other numbers when its neighbours take more.
 #
 # </details>
 #
-# **3.** A provider says: "With speculative decoding our server gives each user tokens twice as fast, and it serves as many users as before." Can both be true?
+# **3.** A provider says: "With speculative decoding our server gives each user tokens twice as fast, and it serves as many users as
+# before." Can both be true?
 #
 # <details><summary>Answer</summary>
 #
-# Yes, as long as there is slack at that load: with few users at a time, or on hardware with much spare arithmetic. Ask for the concurrency at which it was measured, and for the tokens a second of all users together, with and without, when the server is full.
+# Yes, as long as there is slack at that load: with few users at a time, or on hardware with much spare arithmetic. Ask for the concurrency
+# at which it was measured, and for the tokens a second of all users together, with and without, when the server is full.
 #
 # </details>
 #
 # ## Change it
 #
-# - In `speculate_batch`, rewind all rows to the length of the shortest (`[min(...)] * 3`). Which assertion fails, and what does the text look like? Then rewind each row by one token too few.
+# - In `speculate_batch`, rewind all rows to the length of the shortest (`[min(...)] * 3`). Which assertion fails, and what does the text
+#   look like? Then rewind each row by one token too few.
 # - In `passes`, serve the request with the fewest rounds first (`waiting.sort()`). Do the passes change? Who would complain?
-# - Replace `curve` in the last cells by one of your own machine: `from minispec.bench import cost_curve`, then `cost_curve(target, (1, 2, 4, 8, 16, 32, 64))`. Who gets the slack there?
+# - Replace `curve` in the last cells by one of your own machine: `from minispec.bench import cost_curve`, then `cost_curve(target, (1, 2,
+#   4, 8, 16, 32, 64))`. Who gets the slack there?
 #
-# **Exercise:** [ex07](../exercises/ex07_ragged_batches.ipynb), the ragged block, its mask, its dice, the loop, and the largest batch that pays; each task is checked at once.
+# **Exercise:** [ex07](../exercises/ex07_ragged_batches.ipynb), the ragged block, its mask, its dice, the loop, and the largest batch that
+# pays; each task is checked at once.
 #
-# **The way on.** You have now seen numbers from one machine, and computed sentences about them. [Notebook 09](09_testing_a_claim.ipynb) asks what it takes to believe such a sentence.
+# **The way on.** You have now seen numbers from one machine, and computed sentences about them. [Notebook 09](09_testing_a_claim.ipynb)
+# asks what it takes to believe such a sentence.
