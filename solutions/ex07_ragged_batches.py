@@ -1,7 +1,8 @@
 # %% [markdown]
 # # Exercise 07 · Ragged batches
 #
-# Five tasks, 100 points. Read notebook [02](../notebooks/02_greedy_speculative_decoding.ipynb) first. There one text was written at a time.
+# Five tasks, 100 points. Read notebooks [02](../notebooks/02_greedy_speculative_decoding.ipynb) and
+# [08](../notebooks/08_batches_and_concurrency.ipynb) first. In 02 one text was written at a time.
 # A server writes many at once: they share every pass over the weights. But the rows of a batch draft different numbers of tokens, accept
 # different numbers, and end at different times, so the batch becomes ragged. Here you keep it in order. At the end your own batch runs on the
 # real target.
