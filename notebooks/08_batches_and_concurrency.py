@@ -143,7 +143,7 @@ written, log = speculate_batch(prompts, most=32)
 for name, tokens in zip(names, written):
     print(f"{name:<10} {target.tokenizer.decode(tokens)[:75]!r} ...")
 print("accepted of drafted, a column a row; a dash: the row has ended")
-for number, round in enumerate(log[:12], 1):
+for number, round in enumerate(log[:14], 1):
     print(f"  round {number:>2}:  " + "".join(f"{r[0]}/{r[1]}  " if r else " -   " for r in round))
 
 # %% [markdown]
