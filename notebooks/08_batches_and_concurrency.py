@@ -594,8 +594,7 @@ for name in drafting:
     print(f"{name:<12} predicted (measured): {told}")
 
 # %% [markdown]
-# Counted work explains the better part of the decline. What is left between the two numbers is drafting, caches, and the noise of single
-# readings.
+# What the two numbers share is counted work. What is left between them is drafting, caches, and the noise of single readings.
 #
 # ## A server does not wait
 #
