@@ -671,12 +671,15 @@ for b in sizes:
 # %% [markdown]
 # The rest is empty memory that could have been seats. PagedAttention (Kwon et al. 2023, the idea that vLLM began with) hands out slots in
 # small blocks as a text grows, as an operating system hands out pages. Guesses fit in well: the slots of rejected ones are written over in
-# the next round. And a drafter has a cache too, and weights:
+# the next round. And a drafter with layers has keys and values too, for every row:
 
 # %%
-for name in drafting:
-    extra = {b: max(run["extra_bytes"] for run in runs_of(name, b)) / 1e6 for b in sizes}
-    print(f"{name:<12} adds, MB: " + ", ".join(f"batch {b} {mb:.0f}" for b, mb in extra.items()))
+nets = {
+    "EAGLE's head": drafters["eagle, dynamic tree"].net,
+    "the draft model": drafters["draft model"].small.model,
+}
+for name, net in nets.items():
+    print(f"{name} adds {net.new_cache(4, 100).nbytes / room.nbytes:.1%} to every seat")
 
 # %% [markdown]
 # ## A real server
