@@ -775,6 +775,23 @@ for load in loads:
 # (*About*: the law holds for means, and the tool reports the median.) If the number came out far above the concurrency, one of the columns
 # would not mean what its name says.
 #
+# Requests at a fixed concurrency are polite: each waits until another has been answered. Users are not. They come when they come, and if
+# they come faster than the server answers, they pile up before it. In the last runs one request a second arrived, on average, at times
+# drawn by chance:
+
+# %%
+print("a second   method   tokens/s   queue ms   first token ms   a token ms")
+for r in (row for row in result["served"] if row["order"][0] == "r"):
+    print(
+        f"{r['order'][1]:>8.0f}   {r['method']:<6}{r['output_throughput']:>11.1f}"
+        f"{r['mean_queue_ms']:>11.1f}{r['median_ttft_ms']:>17.0f}{r['median_tpot_ms']:>13.1f}"
+    )
+
+# %% [markdown]
+# A server that spends more on each token keeps its requests longer, so more of them are there at once, so its batch is larger, and so each
+# pass takes longer still. When all seats are taken, the queue begins. So a drafter that loses a little at a given batch loses more at a
+# given rate of arrivals, and one that gains wins more.
+#
 # ## Guess less when it is full
 #
 # A server does not know in the morning how many will come. So the length of the draft should follow the load. With the acceptance of
