@@ -10,11 +10,6 @@
 #
 # **You should know** rounds, acceptance and the cost curve (notebook 02), n-gram lookup (04), and EAGLE's tree (06). **Time:** 45 minutes, of which
 # less than one is computing. **Needs:** a CPU. With a GPU, change one line in the next cell.
-# "acceptance"; compute a bound and an oracle, and name what is missing to each; predict the speedup of a method before you look at the clock; judge eight
-# published findings by your own numbers.
-#
-# **You should know** rounds, acceptance and the cost curve (notebook 02), n-gram lookup (04), and EAGLE's tree (06). **Time:** 45 minutes, of which less
-# than one is computing. **Needs:** a CPU. With a GPU, change one line in the next cell.
 
 # %%
 import statistics
@@ -40,9 +35,6 @@ torch.set_num_threads(
 # "Speculative Decoding: Performance or Illusion?" (Liu, Yu, Park, Stoica, Cheung 2026) measured n-gram lookup, draft models, EAGLE heads and
 # multi-token prediction in vLLM, with targets of 8 to 106 billion parameters on H100 cards. Eight of its findings, with its numbers (from the
 # paper's abstract, arXiv 2601.11580, and the authors' own summary of it, `specdecode-bench.github.io`):
-# "Speculative Decoding: Performance or Illusion?" (Liu, Yu, Park, Stoica, Cheung 2026) measured n-gram lookup, draft models, EAGLE heads and multi-token
-# prediction in vLLM, with targets of 8 to 106 billion parameters on H100 cards. Eight of its findings, with its numbers (from the paper's abstract, arXiv
-# 2601.11580, and the authors' own summary of it, `specdecode-bench.github.io`):
 #
 # | | finding | there |
 # |---|---|---|
@@ -51,7 +43,6 @@ torch.set_num_threads(
 # | 3 | acceptance varies with position, request and kind of request | n-gram on one data set: 1.1 to 15 tokens a step (the middle 90%) |
 # | 4 | n-gram lookup wins where the output repeats the prompt, and overlap predicts it | from an overlap of 0.6 on |
 # | 5 | trees lengthen acceptance but waste verification, so chains win as the batch grows | from chain to tree 2.25 to 2.92 tokens, but .42 to .10 of those drafted |
-# | 5 | trees lengthen acceptance but waste verification, so chains win as the batch grows | from chain to tree 2.25 to 2.92 tokens, but .42 to .10 of the drafted ones |
 # | 6 | speedup falls with batch size | all its curves fall |
 # | 7 | an oracle that drafts just what will be accepted stands well above the best fixed length | 2.75 against 2.1 |
 # | 8 | choosing between n-gram and EAGLE at each step would gain more still | 4.9 against 2.2 on code edits, little on sums |
@@ -63,13 +54,6 @@ torch.set_num_threads(
 #
 # `minispec bench` ran our requests by every method in turn and kept every round. The result comes with the package, so the numbers in this notebook
 # are those of one machine, the one named below. What depends on yours stands between ⟦ and ⟧, as always.
-# Our model is sixty times smaller than their smallest, on two processor cores. **Before you go on, write down for each of the eight: will it hold here?** At the
-# end your list is compared with the numbers.
-#
-# ## What was measured
-#
-# `minispec bench` ran our requests by every method in turn and kept every round. The result comes with the package, so the numbers in this notebook are
-# those of one machine, the one named below. What depends on yours stands between ⟦ and ⟧, as always.
 
 # %%
 result = measured("bench")
@@ -84,8 +68,6 @@ print("in turn at every request:", ", ".join(methods))
 # A round is a row of eight numbers: how many nodes were drafted, how many positions were put to the test, how many tokens were accepted and
 # emitted, and the seconds of its four phases. Everything below is made from such rows. Here are the first ones of n-gram lookup on a request to
 # summarise a text: copies that go through whole, one that ends early, a round without a match, and an accident.
-# A round is a row of eight numbers: how many nodes were drafted, how many positions were put to the test, how many tokens were accepted and emitted, and the
-# seconds of its four phases. Everything below is made from such rows. Here are the first ones of n-gram lookup on a request to rewrite a text.
 
 
 # %%
@@ -108,9 +90,6 @@ def once(method, among=None):
 row_of = {request["id"]: row for row, request in enumerate(requests)}
 print(" ".join(f"{name:>9}" for name in COLUMNS), " (seconds as ms)")
 for r in rounds_in(once("ngram", [row_of["summarise-1"]]))[:6]:
-row_of = {request["id"]: row for row, request in enumerate(requests)}
-print(" ".join(f"{name:>9}" for name in COLUMNS), " (seconds as ms)")
-for r in rounds_in(runs_of("ngram", [row_of["rewrite-5"]]))[:6]:
     print(" ".join(f"{r[c] if c in COLUMNS[:4] else round(1e3 * r[c], 1):>9}" for c in COLUMNS))
 
 # %% [markdown]
@@ -118,11 +97,6 @@ for r in rounds_in(runs_of("ngram", [row_of["rewrite-5"]]))[:6]:
 
 
 # %%
-def once(method, among=None):
-    """The runs of the first repeat alone."""
-    return [run for run in runs_of(method, among) if run["repeat"] == 0]
-
-
 def work(run):
     """The first four columns: what was counted."""
     return [r[:4] for r in run["rounds"][0]]
@@ -154,12 +128,6 @@ for m in drafters:
 #
 # Seconds differ from machine to machine; counted work need not. At temperature 0 the text is given, and n-gram lookup reads nothing but the text.
 # So lookup, **replayed on your machine** against the texts that plain decoding wrote there, must go through the same rounds, number by number.
-# They did, to the token. A repeat brings new seconds and no new counts, so a count must not be taken three times for more than it is: `once` takes it from the first.
-#
-# ## Does your machine do the same work?
-#
-# Seconds differ from machine to machine; counted work need not. At temperature 0 the text is given, and n-gram lookup reads nothing but the text. So lookup,
-# **replayed on your machine** against the texts that plain decoding wrote there, must go through the same rounds, number by number.
 
 
 # %%
@@ -182,8 +150,6 @@ print(f"{same} of {len(requests)} texts: the same rounds here as in the committe
 # Now for real, on two of the requests, with passes of the target: plain decoding, lookup, and EAGLE. We compute in float32, where a pass over
 # several tokens gives the same answers as a pass over one; the counts on the left are then the same everywhere, and only the times in the brackets
 # are yours.
-# Now for real, on two of the requests, with passes of the target: plain decoding, lookup, and EAGLE. We compute in float32, where a pass over several tokens
-# gives the same answers as a pass over one; the counts on the left are then the same everywhere, and only the times in the brackets are yours.
 
 # %%
 PHASES = COLUMNS[4:]
@@ -227,13 +193,6 @@ def middle(method):
 middles = {m: rounds_in(middle(m)) for m in methods}
 spent = {m: {p: sum(r[p] for r in middles[m]) for p in PHASES} for m in methods}
 emitted = {m: sum(r["emitted"] for r in middles[m]) for m in methods}
-# Add up the seconds of each phase over all rounds of a method, and divide by the tokens they emitted. (*Draft* holds all that the drafter does: reading the prompt,
-# proposing, taking in what was emitted. *Verify* is the target's pass. *Accept* compares drafted tokens with the target's answers. *Other* is bookkeeping.
-# Prefill, the pass over the prompt, is not a round.)
-
-# %%
-spent = {m: {p: sum(r[p] for r in rounds_in(runs_of(m))) for p in PHASES} for m in methods}
-emitted = {m: sum(r["emitted"] for r in rounds_in(runs_of(m))) for m in methods}
 for m in methods:  # the package's version
     package = Times(result, m).parts()
     assert all(isclose(spent[m][p], package[p]) for p in PHASES)
@@ -259,11 +218,6 @@ show(
 #
 # Finding 2 speaks of rejection sampling, and the run above was greedy: accepting was comparing numbers. A second committed result has eight
 # requests at several temperatures. There the target's logits at every node become a distribution, and a guess is tested against it (notebook 03).
-# **Verification is nearly everything**, here more than there: on a processor the target's pass is slow and all else is cheap beside it. The consequence is the thread of
-# this notebook: a method is fast if it needs *few and narrow passes*. Nothing that is done to the drafting can gain more than the drafting's share.
-#
-# Finding 2 speaks of rejection sampling, and the run above was greedy: accepting was comparing numbers. A second committed result has eight requests at several
-# temperatures. There the target's logits at every node become a distribution, and a guess is tested against it (notebook 03).
 
 # %%
 hot = measured("temperatures")
@@ -306,14 +260,6 @@ show(
 # the difference to a wider pass, and the cost curve splits it: the part for guesses that were right, and the part for guesses that were wrong.
 # First the curve. Between the runs, passes over 1, 2, 3, ... tokens after 200 others were timed alone, again and again; take the median of each
 # size.
-# The line is the paper's 1.7%. A draw from 49,152 tokens takes its time on a processor, and our target is so small that its pass does not hide it. Whether a bar
-# reaches above the line or not: beside the pass it is small, and a cheaper rule would gain next to nothing.
-#
-# ## What verification is made of
-#
-# "Verification dominates" does not yet say what to do about it. A pass over the pending token has to be paid in any case. What the guesses add is the difference to
-# a wider pass, and the cost curve splits it: the part for guesses that were right, and the part for guesses that were wrong. First the curve. Between the runs, passes over
-# 1, 2, 3, ... tokens after 200 others were timed alone, again and again; take the median of each size.
 
 # %%
 columns = zip(*result["passes"]["seconds"])  # a column for each (tokens, cached)
@@ -355,16 +301,11 @@ print(f"alone / in the runs: {trust:.2f}")
 #
 # Now the split, for each token that was emitted: its share of the passes over one token, of the width for right guesses, of the width for wrong
 # ones, and of the drafting.
-# That ratio is the grain of salt for all that follows: what is computed from the curve cannot be surer than this. The two were measured minutes apart, on a machine whose speed
-# drifts. (Where the ratio is below 1, the bounds below are too low, and a method may seem to do better than its bound.)
-#
-# Now the split, for each token that was emitted: its share of the passes over one token, of the width for right guesses, of the width for wrong ones, and of the drafting.
 
 # %%
 split = {}
 for m in methods:
     rounds = middles[m]
-    rounds = rounds_in(runs_of(m))
     fixed = len(rounds) * t(1)
     right = sum(t(1 + r["accepted"]) - t(1) for r in rounds)
     wrong = sum(t(1 + r["nodes"]) - t(1 + r["accepted"]) for r in rounds)
@@ -377,8 +318,6 @@ wasted = {}
 for m in drafters:
     nodes, right = (sum(r[c] for r in middles[m]) for c in ("nodes", "accepted"))
     wasted[m] = (nodes - right) / (nodes + len(middles[m]))
-    nodes, right = (sum(r[c] for r in rounds_in(runs_of(m))) for c in ("nodes", "accepted"))
-    wasted[m] = (nodes - right) / (nodes + len(rounds_in(runs_of(m))))
 figure = plots.breakdown(split)
 figure.axes[0].set_title("What a token is paid for", fontsize=11, loc="left")
 show(
@@ -399,8 +338,6 @@ print(
 # Read the bars from the left. The first part shrinks with every token more that a round emits: that is the gain. The third is what is paid for
 # guesses that came to nothing. Where the curve is flat, a wrong guess costs little, and a method may throw away most of its rows and still win;
 # where it is steep, it may not.
-# Read the bars from the left. The first part shrinks with every token more that a round emits: that is the gain. The third is what is paid for guesses that
-# came to nothing. Where the curve is flat, a wrong guess costs little, and a method may throw away most of its rows and still win; where it is steep, it may not.
 #
 # ## Finding 3: acceptance is not one number
 #
@@ -441,11 +378,6 @@ show(
 #
 # **By place in the answer.** Take the answers that were written to the full length only, so that the same requests stand behind every point, and
 # sort their rounds by how many tokens were there when the round began.
-# Two things to see. Lookup's later positions are *better* than its first: once a copy has begun, it goes on. A single rate for all positions (the α of Leviathan et
-# al. 2023, section 3.1) describes no method here. And the tries fall fast: a rate that rests on a dozen of them is an anecdote, not a rate.
-#
-# **By place in the answer.** Take the answers that were written to the full length only, so that the same requests stand behind every point, and sort their
-# rounds by how many tokens were there when the round began.
 
 
 # %%
@@ -505,7 +437,6 @@ show(
     ),
     alt="A falling line for each method over its requests: n-gram lookup's starts far above the "
     "others and ends near one.",
-    "others and ends below them.",
     numbers="best, median and worst request: "
     + "; ".join(
         f"{m} {row[0]:.2f}, {statistics.median(row):.2f}, {row[-1]:.2f}" for m, row in each.items()
@@ -537,8 +468,6 @@ show(
 # %% [markdown]
 # Lookup is moody: on its best request it emits many times what it emits on its worst. Medusa hardly moves. An average over such requests belongs to
 # the mix of requests as much as to the method.
-# The trained drafters are even, lookup is moody: on its best request it emits several times what it emits on its worst. An average over such requests belongs to the mix of
-# requests, not to the method.
 #
 # ## Four numbers with one name
 #
@@ -568,9 +497,6 @@ for i, name in enumerate(names):
 # "acceptance rate", and the fourth is acceptance *by position*, which comes in two ways: of those tried there, or of all drafts (vLLM's).
 # (`minispec/report.py` says who counts what.) They do not even put the methods in the same order: a tree does badly by the third, since most of its
 # nodes are alternatives to each other. None of them is a speedup. The package prints them side by side:
-# The first is what transformers, gpt-fast and Medusa count, the second EAGLE's τ and close to vLLM's mean acceptance length, the third an "acceptance rate", and the fourth is acceptance *by
-# position*, which comes in two ways: of those tried there, or of all drafts (vLLM's). (`minispec/report.py` says who counts what.) They do not even put the methods in the same order: a tree does
-# badly by the third, since most of its nodes are alternatives to each other. None of them is a speedup. The package prints them side by side:
 
 # %%
 from minispec.report import acceptance, markdown
@@ -592,12 +518,6 @@ print(markdown(row[:5] for row in table))
 #
 # For this the benchmark let every drafter *rehearse*: draft alone, against the text that plain decoding wrote, once for each repeat. So the clock
 # of the real runs is not used at all.
-# Tokens a round are the promise: the speedup if checking and drafting were free. The **bound** charges for both: the tokens would have taken a pass over one token each; divide that by
-# the passes that the rounds took, by the curve, and the drafting, timed alone.
-#
-# $$\text{bound} = \frac{\text{tokens} \cdot t(1)}{\sum_{\text{rounds}} \big(t(1 + \text{nodes}) + \text{draft}\big)}$$
-#
-# For this the benchmark let every drafter *rehearse*: draft alone, against the text that plain decoding wrote, once for each repeat. So the clock of the real runs is not used at all.
 
 
 # %%
@@ -619,8 +539,6 @@ print("bound:", ", ".join(f"{m} {bound(m):.2f}" for m in drafters))
 # %% [markdown]
 # And what was observed: the time after the first token, and the time of the whole response, in which prefill is paid without a gain. Of each
 # request the median repeat; then the ratio of totals (notebook 09 says why not the mean of ratios).
-# And what was observed: the time after the first token, and the time of the whole response, in which prefill is paid without a gain. Of each request the median
-# repeat; then the ratio of totals (notebook 09 says why not the mean of ratios).
 
 
 # %%
@@ -672,14 +590,6 @@ show(
 #
 # A speedup that you can only measure is not understood. So predict one: **n-gram lookup on requests to rewrite a text.** You need what you already
 # have, for these requests: tokens a round, nodes a round, and the curve. Lookup's drafting is as good as free.
-# This is the figure for the wall. The first step down is the price of *verification and drafting*; no code can avoid it without other drafts or another curve. The second
-# is *overhead*, which better code could take away. (It carries the grain of salt from above: where a method stands at its bound or beyond, read "no overhead that this curve could show".)
-# The third is *prefill*. Where the last bar is at the line, the method is an illusion on this machine: as many tokens a round as you like, and nothing to show.
-#
-# ## Predict, then look
-#
-# A speedup that you can only measure is not understood. So predict one: **n-gram lookup on requests to rewrite a text.** You need what you already have, for these requests:
-# tokens a round, nodes a round, and the curve. Lookup's drafting is as good as free.
 
 # %%
 rewrite = rows_of["rewrite"]
@@ -748,50 +658,6 @@ print(f"the same for {hits} of {len(kinds)} kinds")
 #
 # Count the share of an answer's tokens that end a 3-gram which stood before, in the prompt or in the answer (notebook 04), and set beside it how
 # lookup does *against EAGLE* on that request: above the line it wins.
-# Then all methods on all kinds, by the bound. A dot at 1 is a prediction that came true; a dot below it is time that neither the passes nor the drafting explain.
-
-# %%
-dots = {
-    m: [
-        (bound(m, rows_of[kind]), speedup(m, rows_of[kind]) / bound(m, rows_of[kind]))
-        for kind in kinds
-    ]
-    for m in drafters
-}
-ratios = [y for pairs in dots.values() for _, y in pairs]
-show(
-    plots.dots(
-        dots, "Observed over predicted", "predicted speedup", "observed / predicted", level=1
-    ),
-    alt="A dot for each method and kind of request: the observed speedup divided by the predicted "
-    "one, against the predicted one; most lie near the line at 1.",
-    numbers="predicted, observed / predicted: "
-    + "; ".join(
-        f"{m} " + ", ".join(f"({x:.2f}, {y:.2f})" for x, y in ps) for m, ps in dots.items()
-    ),
-)
-print("half of the ratios lie between {:.2f} and {:.2f}".format(*np.quantile(ratios, [0.25, 0.75])))
-
-# %%
-best = {
-    kind: (
-        max(drafters, key=lambda m: bound(m, rows_of[kind])),
-        max(drafters, key=lambda m: speedup(m, rows_of[kind])),
-    )
-    for kind in kinds
-}
-for kind, (expected, observed) in best.items():
-    print(f"{kind:<10} fastest drafter predicted: {expected:<7} observed: {observed}")
-print("the same for", sum(a == b for a, b in best.values()), "of", len(kinds), "kinds")
-
-# %% [markdown]
-# This is what to do with a notebook like this one. Before you deploy a drafter, measure three cheap things: your cost curve, the time of one proposal, and tokens and nodes a round on
-# *your* requests (a rehearsal on texts that you have costs no run of the target). They tell the speedup well enough to decide whether it is worth a benchmark.
-#
-# ## Finding 4: overlap
-#
-# Count the share of an answer's tokens that end a 3-gram which stood before, in the prompt or in the answer (notebook 04), and set beside it how lookup does *against EAGLE* on that request: above
-# the line it wins.
 
 
 # %%
@@ -811,8 +677,6 @@ for row, request in enumerate(requests):
     answer = once("ngram", [row])[0]["tokens"][0]
     x = overlap(request["prompt"], answer)
     assert x == report.overlap(request["prompt"], answer)  # the package's version
-    x = overlap(request["prompt"], texts[row])
-    assert x == report.overlap(request["prompt"], texts[row])  # the package's version
     duel[request["kind"]].append((x, speedup("ngram", [row]) / speedup("eagle", [row])))
 
 # %%
@@ -853,13 +717,6 @@ print(f"and {wins['low']} of the {(~high).sum()} others")
 # each drafter would draft after *every* token of a text, and how much of it is right. Where a draft has four right tokens one may take four, or
 # fewer, if a better draft begins in between. So we look for the fastest way from the end of the text backwards: the least time for what follows
 # token *i*, over all choices at *i*.
-# You can know the overlap of a *kind* of request before any model runs: an editor asks for edits. That is why a system may choose its drafter by where a request comes from.
-#
-# ## Finding 7: the oracle
-#
-# What if a drafter knew how many of its guesses will be accepted, and drafted just those? No row would be wasted. For this the benchmark noted what each drafter would draft after *every* token of a
-# text, and how much of it is right. Where a draft has four right tokens one may take four, or fewer, if a better draft begins in between. So we look for the fastest way from the end of the text
-# backwards: the least time for what follows token *i*, over all choices at *i*.
 
 
 # %%
@@ -883,7 +740,6 @@ print(least_time([[2, 1, 0, 0]], dict.fromkeys(range(1, 6), 1.0), [0.0]))
 # %% [markdown]
 # (Two passes: the first takes two guesses and adds the target's own token, the second writes the last. The paper's oracle always takes all that is
 # right; this one may take less, so it is never below.) The time of a guess is that of drafting over the depth drafted.
-# (Two passes: the first takes two guesses and adds the target's own token, the second writes the last.) The time of a guess is that of drafting over the depth drafted.
 
 
 # %%
@@ -958,9 +814,6 @@ show(
 # The distance between a curve's top and its level line is what a better decision *when and how much to draft* could gain, with the same drafter.
 # (Ours have such a decision already: this draft model stops when unsure, and lookup drafts nothing without a match, so part of the oracle's gain is
 # in the fixed lengths. And the oracle knows only drafts of these drafters at their shipped settings: eight tokens of lookup at most.)
-# The distance between a curve's top and its level line is what a better decision *when and how much to draft* could gain, with the same drafter. (Ours have such a decision
-# already: this draft model stops when unsure, and lookup drafts nothing without a match, so part of the oracle's gain is in the fixed lengths. And the oracle knows only drafts of these drafters at their
-# shipped settings: eight tokens of lookup at most.)
 #
 # ## Finding 8: two drafters
 #
@@ -992,7 +845,6 @@ show(
 # %% [markdown]
 # This is the request on which choosing gains most. An oracle that also picks the drafter at every step is one more loop, which `least_time` has
 # already:
-# This is the request on which choosing gains most. An oracle that also picks the drafter at every step is one more loop, which `least_time` has already:
 
 # %%
 either = oracle(*pair)
@@ -1026,8 +878,6 @@ print(f"over all: n-gram {perfect['ngram']:.2f}, EAGLE {perfect['eagle']:.2f}, e
 #
 # These belong to notebook 08, which builds what is only looked at here: another committed result, with batches. The same EAGLE head drafts once a
 # tree and once a chain.
-# These belong to notebook 08, which builds what is only looked at here: another committed result, with batches. The same EAGLE head drafts once a tree and
-# once a chain.
 
 # %%
 crowd = measured("batches")
@@ -1041,12 +891,6 @@ for shape, m in shapes.items():
 
 # %% [markdown]
 # (Our tree is dynamic, notebook 06: it stays small where the head is unsure. The paper's trees had fixed shapes, of 6 and 21 nodes.)
-shapes = {"tree": "eagle", "chain": "eagle:chain"}
-for shape, m in shapes.items():
-    alone = Times(crowd, m).rounds()
-    right, nodes = (sum(r[c] for r in alone) for c in ("accepted", "nodes"))
-    tokens = sum(r["emitted"] for r in alone) / len(alone)
-    print(f"{shape:<6}{tokens:.2f} tokens a round; {right / nodes:.2f} of its nodes accepted")
 
 
 # %%
@@ -1079,8 +923,6 @@ show(
 #
 # Eight findings against our numbers. Each verdict is computed by a rule in the next cells: *yes* if all that has to be true is true, *in part* if
 # some of it is. Where the line is drawn is a choice; read the rules, and change them where you disagree.
-# Eight findings against our numbers. Each verdict is computed by a rule in the next cells: *yes* if all that has to be true is true, *in part* if some of it is. Where the line is drawn is a
-# choice; read the rules, and change them where you disagree.
 
 # %%
 verifying = [share[m]["verify"] for m in drafters]
@@ -1112,7 +954,6 @@ rules = {  # finding: (our number, what has to be true)
         f"tokens {longer:.2f} times; batch {sizes[-1]}: "
         f"tree {last['eagle']:.2f}, chain {last['eagle:chain']:.2f}",
         [longer > 1, kept["tree"] < kept["chain"], last["eagle:chain"] > last["eagle"]],
-        [longer > 1, last["eagle:chain"] > last["eagle"]],
     ),
     "6 speedup falls with batches": (f"{sum(falls)} of {len(falls)} methods", falls),
     "7 oracle above fixed length": (
@@ -1138,13 +979,6 @@ for finding, (number, true) in rules.items():
 #
 # **Performance or illusion?** Both, and the ladder tells which. Tokens a round that the passes eat up again are an illusion, and so is a speedup
 # over a slow baseline, of chosen requests, or at batch 1 for a server that never sees it. What is left in the last bar is performance.
-# - *What does not depend on the machine* (3, 4 and most of 7 and 8) comes from texts and drafters. It turns up with a small model as with a large one.
-# - *What depends on the ratio of costs* (1, 2) may move. Our pass is slow against a lookup, and short against a draw from 49,152 tokens.
-# - *What depends on slack* (5, 6) is decided by the cost curve. A card has idle arithmetic at batch 1, and loses it as the batch grows; two cores have little to lose.
-#   Where a rule says *no*, that is no refutation: it is another machine. Notebook 08 takes the reason apart.
-#
-# **Performance or illusion?** Both, and the ladder tells which. Tokens a round that the passes eat up again are an illusion, and so is a speedup over a slow baseline, of chosen requests, or
-# at batch 1 for a server that never sees it. What is left in the last bar is performance.
 #
 # ## Summary
 #
@@ -1152,7 +986,6 @@ for finding, (number, true) in rules.items():
 # - Acceptance is four numbers, and each varies with position, request and kind. Name the one you mean, and what it rests on.
 # - Bound = tokens by the cost of the passes that they took. What is missing to it is overhead; what the bound lacks to tokens a round is the price
 #   of guessing.
-# - Bound = tokens by the cost of the passes that they took. What is missing to it is overhead; what the bound lacks to tokens a round is the price of guessing.
 # - The oracle (draft just what will be accepted) and the oracle over two drafters are not methods; they show where a better decision could gain.
 # - Predict before you measure: curve, proposal, tokens and nodes a round are enough.
 #
@@ -1160,7 +993,6 @@ for finding, (number, true) in rules.items():
 #
 # **1.** A colleague makes a drafter's code twice as fast, and drafting was 12% of a round. Tokens a round stay. What is gained at most? And if
 # drafting became free?
-# **1.** A colleague makes a drafter's code twice as fast, and drafting was 12% of a round. Tokens a round stay. What is gained at most? And if drafting became free?
 #
 # <details><summary>Answer</summary>
 #
@@ -1186,21 +1018,6 @@ for finding, (number, true) in rules.items():
 #
 # At the code: 1.1 against 1.35 is overhead, time that neither passes nor drafting explain (or a curve that is not that of your runs: measure one
 # number twice). A cleverer length could gain 4% at most. Only then a better drafter, which moves all three.
-# **2.** Method A emits 1.7 tokens a round with 3 nodes, method B 1.9 with 16. A pass over 4 tokens costs 1.1 passes over one, one over 17 tokens 1.9. Drafting is free. Which has the
-# higher bound? Which has the higher "acceptance", by which of the four numbers?
-#
-# <details><summary>Answer</summary>
-#
-# A: 1.7 / 1.1 = 1.55. B: 1.9 / 1.9 = 1.0, nothing gained. By accepted tokens a round (0.7 and 0.9) and by tokens a round B is ahead; by the share of nodes accepted A is: 0.7 / 3 = 0.23 against
-# 0.9 / 16 = 0.06. That the share points the right way here is luck: on a flat curve B would win. (The fourth, by position, is not given.)
-#
-# </details>
-#
-# **3.** The oracle for your drafter stands at 1.4, the best fixed length at 1.35, the observed speedup at 1.1. Where do you look first: at a better rule for the draft length, at a better drafter, or at the code?
-#
-# <details><summary>Answer</summary>
-#
-# At the code: 1.1 against 1.35 is overhead, time that neither passes nor drafting explain (or a curve that is not that of your runs: measure one number twice). A cleverer length could gain 4% at most. Only then a better drafter, which moves all three.
 #
 # </details>
 #
@@ -1218,13 +1035,5 @@ for finding, (number, true) in rules.items():
 #
 # **Exercise:** [ex08](../exercises/ex08_measuring.ipynb), acceptance, waiting times, best length and oracle from raw rounds; each task is checked
 # at once.
-# - An ideal machine, on which every pass costs as much as one over a token: `result["passes"]["seconds"] = [[s[0]] * len(s) for s in result["passes"]["seconds"]]`, right after `measured`. Which
-#   method has the highest bound now, and how far above the best fixed length does the oracle stand?
-# - Predict EAGLE on code before you look: `bound("eagle", rows_of["code"])`, then `speedup`. Then a pair of your own choice.
-# - Make the hybrid: at every token take lookup's draft if it has one, else EAGLE's. Replay it along `ahead(...)` as `fixed_length` does, and see how much of the way to the oracle it goes.
-# - Your own machine: `minispec bench --repeats 1 --out mine.json` (it shows how long it will take), then `read_result(Path("mine.json"))`, from `minispec.bench` and `pathlib`, in place of
-#   `measured("bench")`.
 #
-# **Exercise:** [ex08](../exercises/ex08_measuring.ipynb), acceptance, waiting times, best length and oracle from raw rounds; each task is checked at once.
-#
-# **The way on.** One request at a time is the kindest case. Notebook 08 puts many into a pass.
+# **The way on.** One request at a time is the kindest case. [Notebook 08](08_batches_and_concurrency.ipynb) puts many into a pass.
