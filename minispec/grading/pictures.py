@@ -166,7 +166,7 @@ def partings(answer: Answer, given: Any = None) -> Picture:
     ]
     alt = "Two texts, token under token, with the place framed at which the function says that they part."
     about = "logits of row 2: token 7 has 3.25, token 2 has 3, token 5 has 4, all others 0; "
-    numbers = f"{'' if given else about}found: {why or found}"
+    numbers = f"{'where it fails, ' if given else about}found: {why or found}"
     return strips(rows, f"Thick frame: where they part, says your function{f' ({why})' if why else ''}"), alt, numbers
 
 
