@@ -132,6 +132,8 @@ class Decoder:
         assert self.drafter
         prompts = [request.prompt for request in self.active]
         self.drafter.start(self.lm, self.cache.capacity, prompts, self.unread, self.dice)
+        for request in self.active:
+            request.trace.extra_bytes = self.drafter.extra_bytes  # while the batch is whole
         ends = None if self.unread is None else [h[len(p) - 1 : len(p)] for h, p in zip(self.unread, prompts, strict=True)]
         self.drafter.commit([request.tokens[:] for request in self.active], ends)
 
@@ -240,7 +242,7 @@ class Decoder:
         for request in self.requests:
             trace = request.trace
             if self.drafter and trace.rounds:
-                trace.draft_passes, trace.extra_bytes = self.drafter.passes, self.drafter.extra_bytes
+                trace.draft_passes = self.drafter.passes
             text = self.lm.tokenizer and TextStream(self.lm.tokenizer, self.stop).push(request.tokens, last=True)
             results.append(Generation(torch.tensor(request.tokens), text, request.finish_reason or "length", trace))
         return results

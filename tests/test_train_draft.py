@@ -134,6 +134,12 @@ def test_training_learns_and_what_is_written_is_read_back(layers, texts, tmp_pat
     assert {token for r in g.trace.rounds for token in r.drafted} <= set(kept.tolist())
     own = sum(w.nbytes for n, w in drafter.small.model.named_parameters() if not (layers and n.startswith(("embed", "lm_"))))
     assert g.trace.extra_bytes == own + drafter.head.nbytes + drafter.cache.nbytes, "shared weights are not counted"
+    batch = ms.generate_batch(
+        lm, [torch.tensor([1, 2, 3]), torch.tensor([4, 2]), torch.tensor([5])], drafter, max_new_tokens=30
+    )
+    assert len({len(g.trace.rounds) for g in batch}) > 1, "rows leave one after another"
+    caches = {g.trace.extra_bytes - own - drafter.head.nbytes for g in batch}
+    assert len(caches) == 1 and caches.pop() > 2 * drafter.cache.nbytes, "of the whole batch, not of the last row"
 
 
 def test_a_stopped_training_goes_on_to_the_same_weights(texts, tmp_path, monkeypatch):
