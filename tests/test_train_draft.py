@@ -139,7 +139,7 @@ def test_training_learns_and_what_is_written_is_read_back(layers, texts, tmp_pat
     )
     assert len({len(g.trace.rounds) for g in batch}) > 1, "rows leave one after another"
     caches = {g.trace.extra_bytes - own - drafter.head.nbytes for g in batch}
-    assert len(caches) == 1 and caches.pop() > 2 * drafter.cache.nbytes, "of the whole batch, not of the last row"
+    assert len(caches) == 1 and caches.pop() > drafter.cache.nbytes, "of the whole batch, not of the rows left at its end"
 
 
 def test_a_stopped_training_goes_on_to_the_same_weights(texts, tmp_path, monkeypatch):
