@@ -82,6 +82,7 @@ def rounds_in(runs):
     return [dict(zip(COLUMNS, r)) for run in runs for r in run["rounds"][0]]
 
 
+# %%
 def once(method, among=None):
     """The runs of the first repeat alone."""
     return [run for run in runs_of(method, among) if run["repeat"] == 0]
@@ -138,6 +139,8 @@ def counts(rounds):
 
 target = ms.load("smollm2-135m", device=device, dtype="float32")
 texts = {run["rows"][0]: run["tokens"][0] for run in runs_of("autoregressive")}
+
+# %%
 all_rows = sorted(texts)
 same = 0
 for row, request in enumerate(requests):
@@ -272,6 +275,7 @@ def t(n):
     return float(np.interp(n, list(curve), list(curve.values())))
 
 
+# %%
 bounds = Bounds(result)  # the package's version
 assert curve == bounds.curve and t(10) == bounds.cost(10)
 show(
@@ -482,6 +486,8 @@ for m in drafters:
     drafting = [r for r in rounds if r["nodes"]]
     four[m] += [right / len(rounds), a_round(m), right / nodes, rates[m][0]]
     four[m] += [sum(r["accepted"] > 1 for r in drafting) / len(drafting)]
+
+# %%
 names = (
     "accepted tokens a round",
     "tokens a round (with the target's own)",
@@ -531,6 +537,7 @@ def bound(method, among=all_rows):
     return tokens * t(1) / seconds
 
 
+# %%
 for m in drafters:
     assert isclose(bound(m), bounds.bound(m))  # the package's version
 print("bound:", ", ".join(f"{m} {bound(m):.2f}" for m in drafters))
@@ -552,6 +559,7 @@ def seconds_a_token(method, among=all_rows, whole=False):
     return seconds / tokens
 
 
+# %%
 def speedup(method, among=all_rows, whole=False):
     plain = seconds_a_token("autoregressive", among, whole)
     return plain / seconds_a_token(method, among, whole)
@@ -568,6 +576,8 @@ ladder = {
     "decoding": [speedup(m) for m in drafters],
     "whole response": [speedup(m, whole=True) for m in drafters],
 }
+
+# %%
 show(
     plots.bars(ladder, drafters, "From promise to performance", "times as fast", level=1),
     alt="Four bars for each method that mostly fall from left to right: tokens a round, bound, "
@@ -629,6 +639,8 @@ observed = {m: [speedup(m, rows_of[kind]) for kind in kinds] for m in drafters}
 pairs = {m: list(zip(predicted[m], observed[m])) for m in drafters}
 figure = plots.dots(pairs, "Predicted, and observed", "predicted speedup", "observed speedup")
 figure.axes[0].axline((1, 1), slope=1, color="grey", linestyle=":")
+
+# %%
 show(
     figure,
     alt="A dot for each method and kind of request, the observed speedup against the predicted "
