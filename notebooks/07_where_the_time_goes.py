@@ -638,7 +638,7 @@ observed = {m: [speedup(m, rows_of[kind]) for kind in kinds] for m in drafters}
 # %%
 pairs = {m: list(zip(predicted[m], observed[m])) for m in drafters}
 figure = plots.dots(pairs, "Predicted, and observed", "predicted speedup", "observed speedup")
-figure.axes[0].axline((1, 1), slope=1, color="grey", linestyle=":")
+diagonal = figure.axes[0].axline((1, 1), slope=1, color="grey", linestyle=":")
 
 # %%
 show(
