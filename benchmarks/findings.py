@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scipy.stats import spearmanr
+from scipy.stats import rankdata
 
 from minispec.bench import AUTOREGRESSIVE, measured
 from minispec.figures import figures, write
@@ -103,7 +103,7 @@ def findings(result: dict[str, Any], batches: dict[str, Any], warm: dict[str, An
     for group in by_overlap.groups:
         shared.append(overlap(result["requests"][group[0]]["prompt"], base.runs[group][0]["tokens"][0]))
         gains.append(by_overlap.rate([group]) / base.rate([group]))
-    ranks = float(spearmanr(shared, gains).statistic)
+    ranks = statistics.correlation(rankdata(shared).tolist(), rankdata(gains).tolist())
     copied = [kind for kind in kinds_of(result) if gains_of(result, kind)[0][0] == "ngram"]
     yield Finding(
         "n-gram lookup wins where the output repeats the prompt, and their overlap predicts it.",
