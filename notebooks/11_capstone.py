@@ -43,8 +43,13 @@ target = ms.load("smollm2-135m", device="cpu", dtype="float32")
 #   chains becomes a tree by `ms.TokenTree.chain(chains)`.
 # - `commit(tokens, hidden)`: this is what each row **really** emitted: accepted guesses and the target's own token. Only this is text.
 #
-# Besides, rows of a batch end at different times, and `keep_rows(rows)` says which go on, in which order. And three attributes: `layers` (which
-# hidden states of the target it wants; most want none), `passes` and `extra_bytes` (what it costs).
+# Here `prompts` is a list of one-dimensional tensors of ids, `tokens` a list of lists, `budget` a list of whole numbers, one for each row. Most drafters
+# need nothing of the rest: `hidden` are states of the target, for heads; `dice` draws, for drafters that sample; `cache_rows` is the room that a cache needs.
+#
+# Besides, rows of a batch end at different times, and a fourth method, `keep_rows(rows)`, says which of the present rows go on, in which order: after
+# `keep_rows([0, 2])` what was row 2 is row 1. It comes before the `commit` of that round, which then speaks of the rows that go on. (`Diary`
+# below has none: it is for one request.) And three attributes: `layers` (which hidden states of the target it wants; most want none), `passes` and
+# `extra_bytes` (what it costs).
 #
 # To see a conversation, let us listen to one. `Diary` hands everything on to another drafter, and writes it down.
 
@@ -130,7 +135,7 @@ show(
 # ## The gate: is it sound?
 #
 # `audit.check_drafter(make, lm)` asks everything that any drafter owes, and yields a verdict for each question. `make(target)` builds a new drafter for a
-# target. The gate calls it for your model and for **toys**: tiny random models of 3 and of 5 tokens, on which a whole law can be computed. So `make` must give
+# target. If the first question fails, the others are not asked; of several that fail, mend the first first: later ones are often its echo. The gate calls `make` for your model and for **toys**: tiny random models of 3 and of 5 tokens, on which a whole law can be computed. So `make` must give
 # something that drafts there too.
 
 
@@ -153,7 +158,8 @@ assert gate(lambda target: RepeatLast())
 # - **the last generation is forgotten**: a used drafter drafts what a new one does. The same seed must give the same rounds;
 # - **drafts follow from the text**: a script accepts all of some drafts, nothing of others, part of the rest. After each round, another drafter is told
 #   the same text *at once*, and must guess the same (one may guess further). A drafter that took its own guesses for text, or whose cache has a hole, guesses
-#   otherwise;
+#   otherwise. (A drafter that learns *less* from the text than it could is not seen here, since a draft may be cut short, even to nothing: look at tokens a
+#   round for that);
 # - **rows of a batch stay apart**: each row drafts as it does alone, while other rows end;
 # - **the target's text on a toy**: prompts of one token, few new tokens, the last position of the model, temperatures close to 0;
 # - **drawn from the q it reports**, for drafters that sample: are the drafted tokens as frequent as q says?
@@ -272,8 +278,12 @@ assert table["repeat last"][0] < min(row[0] for name, row in table.items() if na
 #     propose(budget):          a chain of followers, as long as they are frequent enough
 # ```
 #
-# It may sample from the counts too; then it has to report them as q, after temperature, top-k and top-p: `self.dice.sampling(counts.log())`. The gate runs
-# thousands of rows at once, so draw for all of them together, as `minispec/drafters/draft_model.py` does. (In the
+# You may also count the row's own prompt and commits, as long as each row has its own table and `start` throws them away. A plain loop over rows is fast
+# enough.
+#
+# It may sample from the counts too; then it has to draw with the `dice` that `start` was given, never with torch's own generator, and to report as q what it
+# drew from, after temperature, top-k and top-p: `dice.sampling(counts.log())`, a tensor `[rows, vocabulary]`. The gate runs thousands of rows at once
+# there, so draw for all of them together, as `minispec/drafters/draft_model.py` does. (In the
 # repository, `training/text.npz` has texts: `minispec.train.data.Corpus.load`.)
 #
 # Choose one, or take your own. Stop reading here, and write it. A good order: make it pass the gate while it drafts something silly, then make it clever, and
@@ -369,7 +379,7 @@ assert either[0] > max(table["n-gram"][0], table["eagle"][0])
 #
 # ## Summary
 #
-# - A drafter is three methods. It may guess as it likes, as long as it keeps to its budget, takes only what was committed for text, and reports the q that it
+# - A drafter is three methods, and a fourth for batches. It may guess as it likes, as long as it keeps to its budget, takes only what was committed for text, and reports the q that it
 #   really drew from.
 # - Sound and good are two questions. The gate answers the first in a minute, and the judge the second, mostly without a clock.
 # - The loop protects the text from every drafter. What it cannot protect is acceptance: faults in a drafter's memory show there, and only there.
