@@ -68,6 +68,9 @@ print("in turn at every request:", ", ".join(methods))
 # A round is a row of eight numbers: how many nodes were drafted, how many positions were put to the test, how many tokens were accepted and
 # emitted, and the seconds of its four phases. Everything below is made from such rows. Here are the first ones of n-gram lookup on a request to
 # summarise a text: copies that go through whole, one that ends early, a round without a match, and an accident.
+#
+# Three small functions will serve for the whole notebook. `runs_of` picks the runs of a method, on all requests or on some. `rounds_in` turns their
+# rows of numbers into dicts, so that `r["accepted"]` can be written instead of `r[2]`. And `once` takes the first repeat only; a moment later you will see why.
 
 
 # %%
@@ -180,7 +183,8 @@ for name, runs in live.items():
 #
 # ## Findings 1 and 2: the breakdown of a round
 #
-# Take of each request the repeat that took the median time, add up the seconds of each phase over the rounds, and divide by the tokens they
+# Why not simply the mean over all repeats? Because the machine is shared. Now and then something else takes the processor for seconds, and one such run
+# would weigh as much as twenty others. A median does not notice it. So: take of each request the repeat that took the median time, add up the seconds of each phase over the rounds, and divide by the tokens they
 # emitted. (*Draft* holds all that the drafter does:
 # reading the prompt, proposing, taking in what was emitted. *Verify* is the target's pass. *Accept* compares drafted tokens with the target's
 # answers. *Other* is bookkeeping. Prefill, the pass over the prompt, is not a round.)
@@ -304,7 +308,9 @@ print(f"alone / in the runs: {trust:.2f}")
 # bound.)
 #
 # Now the split, for each token that was emitted: its share of the passes over one token, of the width for right guesses, of the width for wrong
-# ones, and of the drafting.
+# ones, and of the drafting. A round with five nodes of which two were accepted, for example, costs t(6). Of that t(1) is the pass over the pending token, t(3) - t(1) is
+# the width of the two right guesses, and t(6) - t(3) is that of the three wrong ones. Added up over all rounds and divided by the tokens that came out of them, the
+# four parts say what one token was paid for.
 
 # %%
 split = {}
@@ -618,7 +624,8 @@ print(f"predicted: {prediction:.2f} times as fast")
 print(f"observed:  {speedup('ngram', rewrite):.2f}")
 
 # %% [markdown]
-# Then all methods on all kinds: what was counted, passes by the curve, drafting as rehearsed. No clock of the runs goes in. A dot on the diagonal is
+# Then all methods on all kinds, by the same three steps. Count the rounds, their nodes, and the tokens that they emitted. Price each round: a pass of its width by the curve,
+# and one proposal as the rehearsals timed it. Divide what the tokens would have cost in passes over one token by what the rounds cost. No clock of the runs goes in. A dot on the diagonal is
 # a prediction that came true; a dot below it is time that neither the passes nor the drafting explain, or a machine that had slowed down just then.
 
 
@@ -729,6 +736,11 @@ print(f"and {wins['low']} of the {(~high).sum()} others")
 # each drafter would draft after *every* token of a text, and how much of it is right. Where a draft has four right tokens one may take four, or
 # fewer, if a better draft begins in between. So we look for the fastest way from the end of the text backwards: the least time for what follows
 # token *i*, over all choices at *i*.
+#
+# Read the code from the inside. At token *i* there is always one choice: a pass without a draft, after which the text stands at *i* + 1. If *k* guesses are
+# right there, drafting just those costs *k* guesses and a pass over 1 + *k* tokens, and the text stands at *i* + *k* + 1, since the target adds a token of
+# its own. What follows from there has been worked out already, because we come from the end: that is the whole trick of dynamic programming. The best of
+# all choices is kept, and the answer for the whole text stands at its beginning.
 
 
 # %%
@@ -782,7 +794,9 @@ assert all(isclose(perfect[m], bounds.oracle(m)) for m in drafters)  # the packa
 print("oracle:", ", ".join(f"{m} {gain:.2f}" for m, gain in perfect.items()))
 
 # %% [markdown]
-# Its rival is the best *fixed* length, which anybody can set: draft always *n* tokens (or as many as there are).
+# Its rival is the best *fixed* length, which anybody can set: draft always *n* tokens (or as many as there are). Here nobody looks ahead. We walk along the text:
+# at each place the drafter offers what it has, cut to *n* tokens; some of it is right; the pass is paid for all of it; and the walk goes on behind what was accepted
+# and the token that the target adds.
 
 
 # %%
@@ -934,7 +948,10 @@ show(
 # ## The verdict
 #
 # Eight findings against our numbers. Each verdict is computed by a rule in the next cells: *yes* if all that has to be true is true, *in part* if
-# some of it is. Where the line is drawn is a choice; read the rules, and change them where you disagree.
+# some of it is. Where the line is drawn is a choice; read the rules, and change them where you disagree. Verification dominates if it takes more than half with every
+# drafter. Acceptance varies if the best request emits half as much again as the worst, for each. Overlap predicts if the ranks agree to 0.6. Trees must emit more, waste
+# more, and lose to the chain in the largest batch: three conditions, of which some may hold. The oracle has to be a tenth above the best fixed length, and choosing between
+# two drafters a twentieth above the better of them.
 
 # %%
 verifying = [share[m]["verify"] for m in drafters]
