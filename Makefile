@@ -6,7 +6,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# two processes with one thread each: faster than one with two
+# two processes with one thread each
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 NBVAL := --dist loadfile --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg
 PIP := $(BIN)/python -m pip install --quiet -c constraints.txt

@@ -200,7 +200,18 @@ BROKEN_MEDUSA = {
     "whole numbers": ("v1 pt", {}, lambda t: t | {"0.2.weight": torch.ones(VOCAB, WIDTH).long()}, "0.2.weight .* int64"),
     "eight bits": ("v1 pt", {}, lambda t: changed(t, "0.0.linear.bias", lambda x: x.to(torch.float8_e4m3fn)), "as float8"),
     "no number": ("vllm", {}, lambda t: changed(t, "lm_heads.0.weight", lambda x: x / 0.0), "lm_heads.0.weight .* NaN"),
-    "no heads by flag": ("v1 pt", {"medusa_num_heads": 0}, None, "medusa_num_heads = 0, which is no whole number above 0"),
+    "no heads by flag": (
+        "v1 pt",
+        {"medusa_num_heads": 0},
+        None,
+        "medusa_num_heads = 0, which is no whole number from 1 to 16 million",
+    ),
+    "absurdly many": (
+        "v1 pt",
+        {"medusa_num_heads": 10**9},
+        None,
+        "medusa_num_heads = 1000000000, which is no whole number from 1",
+    ),
     "more ids than there are": ("vllm", {"truncated_vocab_size": VOCAB + 1}, None, "lack token_map"),
     "an empty token_map": ("vllm some ids", {}, lambda t: t | {"token_map": torch.tensor([]).long()}, "names no ids"),
 }

@@ -37,7 +37,10 @@ OBJECTS = ("eagle_config", "transformer_layer_config", "rope_scaling", "rope_par
 LISTS = ("eagle_aux_hidden_state_layer_ids",)
 # What a field that is read here must hold, and the names of those fields.
 KINDS: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
-    "whole number above 0": (lambda x: type(x) is int and x > 0, COUNTS),
+    "whole number from 1 to 16 million": (
+        lambda x: type(x) is int and 0 < x <= 16_000_000,
+        COUNTS,
+    ),  # more would hang, not load
     "number above 0": (lambda x: type(x) in (int, float) and 0 < x < float("inf"), POSITIVE),
     "true or false": (lambda x: type(x) is bool, FLAGS),
     "object": (lambda x: type(x) is dict, OBJECTS),
