@@ -317,7 +317,10 @@ def check_drafter(make: Make, lm: LanguageModel) -> Iterator[Check]:
         settings = f"T={sampling.temperature:g}, top-p={sampling.top_p:g}"
         yield attempt(f"drawn from the q it reports, {settings}", lambda s=sampling: draws_from_q(built, toy(), s))
         yield attempt(f"the target's law on a toy, {settings}", lambda s=sampling: keeps_the_law(built, toy(3), s))
-    yield from identity(lm, {"the drafter": lambda: built(lm)}, 4, 24, (1, 4), lm)
+    try:
+        yield from identity(lm, {"the drafter": lambda: built(lm)}, 4, 24, (1, 4), lm)
+    except Exception as error:
+        yield raised("identity", error)
 
 
 def attempt(name: str, test: Callable[[], str]) -> Check:
@@ -325,9 +328,14 @@ def attempt(name: str, test: Callable[[], str]) -> Check:
         return Check(name, test(), True)
     except Fault as fault:
         return Check(name, str(fault), False)
-    except Exception as error:  # the drafter's own, whatever it is
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        return Check(name, f"{type(error).__name__} in {at.name}, line {at.lineno}: {error}", False)
+    except Exception as error:
+        return raised(name, error)
+
+
+def raised(name: str, error: Exception) -> Check:
+    """A failed check: the drafter's own error, whatever it is."""
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return Check(name, f"{type(error).__name__} in {at.name}, line {at.lineno}: {error}", False)
 
 
 def watched(drafter: Drafter, lm: LanguageModel) -> Drafter:

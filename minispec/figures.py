@@ -33,6 +33,8 @@ from minispec.report import (
 from minispec.trace import Round, Trace
 from minispec.tree import TokenTree
 
+FEW = 30  # a rate over fewer tries is left out of a figure
+
 
 @dataclass
 class Drawn:
@@ -60,10 +62,11 @@ def figures(result: dict[str, Any]) -> Iterator[tuple[str, Drawn]]:
     yield "breakdown", Drawn(plots.breakdown(per_token), alt)
 
     if names:
-        rates = {name: mine.conditional() for name, mine in times.items() if name in names}
-        said = "; ".join(f"{name}: {', '.join(f'{rate:.2f}' for rate in row)}" for name, row in rates.items())
-        series = {name: dict(enumerate(row, 1)) for name, row in rates.items()}
-        title = "Acceptance by position in the draft, given that all before it were accepted"
+        rates = {name: zip(times[name].conditional(), times[name].tried(), strict=True) for name in names}
+        few = {name: FEW * times[name].repeats() for name in names}  # repeats try the same tokens once more
+        series = {n: {i: rate for i, (rate, tries) in enumerate(row, 1) if tries >= few[n]} for n, row in rates.items()}
+        said = "; ".join(f"{name}: {', '.join(f'{rate:.2f}' for rate in row.values())}" for name, row in series.items())
+        title = f"Acceptance by position, given that all before it were accepted ({FEW} tries or more)"
         figure = plots.lines(series, title, "position in the draft", "share accepted", level=1)
         yield "acceptance_by_position", Drawn(figure, f"{title}. {said}")
 
@@ -78,6 +81,10 @@ def figures(result: dict[str, Any]) -> Iterator[tuple[str, Drawn]]:
         series = {name: dict(enumerate(row, 1)) for name, row in each.items()}
         title = "Tokens a round, request by request"
         figure = plots.lines(series, title, "requests, from the best down", "tokens a round", level=1)
+        axes, most = figure.axes[0], max(row[0] for row in each.values())
+        axes.set(yscale="log", ylim=(0.9, 1.3 * most))  # most drafters lie between 1 and 2, and n-gram lookup may reach 8
+        axes.set_yticks(ticks := [n for n in (1, 1.5, 2, 3, 4, 6, 8, 12, 16) if n < 1.3 * most], [f"{n:g}" for n in ticks])
+        axes.minorticks_off()
         yield "acceptance_by_request", Drawn(figure, f"{title}. {spans}")
 
         series = {name: by_context(result, times[name]) for name in names}
@@ -86,6 +93,7 @@ def figures(result: dict[str, Any]) -> Iterator[tuple[str, Drawn]]:
         figure = plots.lines(series, title, "tokens of context, up to", "tokens a round", level=1)
         yield "acceptance_by_context", Drawn(figure, f"{title}. {said}")
 
+        first = result["requests"][0]["id"]
         for name in names:
             rounds = [example_round(r) for r in result["examples"][name]["rounds"]]
             texts = result["examples"][name]["texts"]
@@ -93,28 +101,38 @@ def figures(result: dict[str, Any]) -> Iterator[tuple[str, Drawn]]:
                 best = max(rounds, key=lambda r: len(r.accepted))
                 labels = [texts[str(id)] for id in best.tree.tokens[0].tolist()]
                 figure = plots.tree(best.tree.parents[0].tolist(), labels, best.path)
-                alt = f"{name}: a tree of {len(labels)} nodes, of which {len(best.path)} were accepted"
-                yield f"tree_{name}", Drawn(figure, alt)
+                alt = f"{name}, the best first round on {first}: {len(best.path)} of a tree's {len(labels)} nodes accepted"
+                yield f"tree_{file_name(name)}", Drawn(figure, alt)
             elif any(r.drafted for r in rounds):
                 figure = plots.token_tape(Trace(rounds), lambda id, texts=texts: texts[str(id)])
                 told = [f"{len(r.accepted)} of {len(r.drafted)}" for r in rounds[:12]]
-                yield f"tape_{name}", Drawn(figure, f"{name}: accepted in the first rounds: {', '.join(told)}")
+                yield (
+                    f"tape_{file_name(name)}",
+                    Drawn(figure, f"{name} on {first}: accepted in the first rounds: {', '.join(told)}"),
+                )
 
     if known := [name for name in names if result["rehearsals"][name]]:
         rows = {
             "observed": [times[name].decode_rate() / base.decode_rate() for name in known],
             "bound": [bounds.bound(name) for name in known],
+            "best fixed length": [0 if is_tree(result, name) else bounds.best_fixed(name)[1] for name in known],
             "oracle": [bounds.oracle(name) for name in known],
         }
-        said = "; ".join(f"{label}: {listed(dict(zip(known, row, strict=True)))}" for label, row in rows.items())
-        title = "Speedup observed, bound and oracle"
+        if pair := bounds.pair():
+            known = [*known, f"{' or '.join(pair)}"]
+            rows = {label: [*row, bounds.oracle(*pair) if label == "oracle" else 0] for label, row in rows.items()}
+        there = {label: {n: v for n, v in zip(known, row, strict=True) if v} for label, row in rows.items()}
+        said = "; ".join(f"{label}: {listed(values)}" for label, values in there.items())
+        title = "Speedup: observed, bound, best fixed length (of chains) and oracle"
         yield "bounds", Drawn(plots.bars(rows, known, title, "speedup of decoding", level=1), f"{title}. {said}")
 
     middle = base.groups[len(base.groups) // 2]
     clocks = {name: arrivals(mine.runs[middle][0]) for name, mine in times.items()}
     ends = listed({name: clock[-1] for name, clock in clocks.items()})
     id = result["requests"][middle[0]]["id"]
-    yield "race", Drawn(plots.race(clocks), f"The race on request {id}: seconds at the last token: {ends}")
+    figure = plots.race(clocks)
+    figure.axes[0].set_title(f"The race on request {id}: tokens written against time", fontsize=11, loc="left")
+    yield "race", Drawn(figure, f"The race on request {id}: seconds at the last token: {ends}")
 
     if "ngram" in names:
         groups: dict[str, list[tuple[float, float]]] = {}
@@ -124,7 +142,11 @@ def figures(result: dict[str, Any]) -> Iterator[tuple[str, Drawn]]:
             gain = times["ngram"].rate([group]) / base.rate([group])
             groups.setdefault(request["kind"], []).append((share, gain))
         xs, ys = zip(*(pair for pairs in groups.values() for pair in pairs), strict=True)
-        words = f"correlation {statistics.correlation(xs, ys):.2f}" if len(set(xs)) > 1 and len(set(ys)) > 1 else "one point"
+        words = (
+            f"linear correlation {statistics.correlation(xs, ys):.2f}"
+            if len(set(xs)) > 1 and len(set(ys)) > 1
+            else "one point"
+        )
         title = "n-gram lookup: speedup against overlap"
         figure = plots.dots(groups, title, "share of the text that repeats prompt or text", "speedup", level=1)
         yield "overlap", Drawn(figure, f"{title}: {words}")
@@ -140,6 +162,20 @@ def figures(result: dict[str, Any]) -> Iterator[tuple[str, Drawn]]:
             figure = plots.lines(series, title, condition, "speedup of decoding", level=1, log=condition == "batch")
             said = "; ".join(f"{name}: {listed(row)}" for name, row in series.items())
             yield f"speedup_by_{condition}", Drawn(figure, f"{title}. {said}")
+
+    if len(values := result["settings"]["temperatures"]) > 1:
+        rows = {
+            f"temperature {value:g}": [100 * Times(result, name, temperature=value).share("accept_s") for name in names]
+            for value in values
+        }
+        said = "; ".join(f"{label}: {listed(dict(zip(names, row, strict=True)))}" for label, row in rows.items())
+        title = "What accepting takes, per cent of decoding"
+        yield "accepting", Drawn(plots.bars(rows, names, title, "per cent"), f"{title}. {said}")
+
+
+def file_name(name: str) -> str:
+    """A method's name as part of a file's: Windows allows no colon there."""
+    return name.replace(":", "_")
 
 
 def listed(values: Mapping[Any, float]) -> str:

@@ -16,10 +16,10 @@ from matplotlib.patches import Rectangle
 if TYPE_CHECKING:
     from minispec.trace import Trace
 
-BLUE, ORANGE, GREEN, GREY = "#0072b2", "#b35c00", "#007a5a", "#6f6f6f"  # told apart by colour-blind readers too
-COLOURS, DASHES = (BLUE, ORANGE, GREEN, GREY), ("-", "--", "-.", ":")
+BLUE, ORANGE, GREEN, GREY, PLUM = "#0072b2", "#b35c00", "#007a5a", "#6f6f6f", "#97417a"  # colour-blind readers see five too
+COLOURS, DASHES = (BLUE, ORANGE, GREEN, GREY, PLUM), ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-FILLS, HATCHES = ("#cce5f3", "#ffe8b8", "#cdeee3", "#e4e4e4"), ("", "//", "..", "xx")
+FILLS, HATCHES = ("#cce5f3", "#ffe8b8", "#cdeee3", "#e4e4e4", "#efd5e6"), ("", "//", "..", "xx", "\\\\")
 SMALL = 10  # points: what stands in legends, and in the frames of tokens
 
 
@@ -37,7 +37,7 @@ def lines(
     """A line a label, through {x: y}; `level` draws a dotted horizontal line; `log`: x doubles at each step."""
     figure, axes = blank(title)
     for i, (label, points) in enumerate(series.items()):
-        style = {"marker": MARKERS[i % 4], "color": COLOURS[i % 4], "linestyle": DASHES[i % 4], "markersize": 4}
+        style = {"marker": MARKERS[i % 5], "color": COLOURS[i % 5], "linestyle": DASHES[i % 5], "markersize": 4}
         axes.plot(list(points), list(points.values()), label=label, **style)
     if level is not None:
         axes.axhline(level, color=GREY, linestyle=":", linewidth=1)
@@ -63,7 +63,7 @@ def bars(
     width = 0.8 / len(series)
     for i, (label, values) in enumerate(series.items()):
         at = [place + (i - (len(series) - 1) / 2) * width for place in range(len(names))]
-        style = {"color": FILLS[i % 4], "edgecolor": COLOURS[i % 4], "hatch": HATCHES[i % 4]}
+        style = {"color": FILLS[i % 5], "edgecolor": COLOURS[i % 5], "hatch": HATCHES[i % 5]}
         axes.bar(at, values, width * 0.92, label=label, **style)
     if level is not None:
         axes.axhline(level, color="black", linewidth=1)
@@ -81,8 +81,8 @@ def dots(
     figure, axes = blank(title, height=4.2)
     for i, (name, points) in enumerate(groups.items()):
         xs, ys = zip(*points, strict=True)
-        style = {"markersize": 9, "markeredgewidth": 1.5, "markerfacecolor": "none" if i % 2 else COLOURS[i % 4]}
-        axes.plot(xs, ys, linestyle="", marker=MARKERS[i % 8], color=COLOURS[i % 4], label=name, **style)
+        style = {"markersize": 9, "markeredgewidth": 1.5, "markerfacecolor": "none" if i % 2 else COLOURS[i % 5]}
+        axes.plot(xs, ys, linestyle="", marker=MARKERS[i % 8], color=COLOURS[i % 5], label=name, **style)
     if level is not None:
         axes.axhline(level, color=GREY, linestyle=":", linewidth=1)
     axes.set(xlabel=x, ylabel=y)
@@ -123,7 +123,7 @@ def token_tape(trace: Trace, decode: Callable[[int], str], rounds: int = 12) -> 
     """The first rounds of a generation by chains, a line each: accepted tokens, rejected ones, the target's own token."""
     shown = trace.rounds[:rounds]
     count = f"Rounds 1 to {len(shown)} of {len(trace.rounds)}"
-    title = f"{count}. Filled: accepted. Thick frame: the target's own token. Struck out: rejected."
+    title = f"{count}. Thin frame: accepted. Thick frame: the target's own token. Struck out: rejected."
     figure, axes = blank("", width=9.5, height=0.7 + 0.36 * len(shown))
     axes.set_title(title, fontsize=9, loc="left")
     for y, round in enumerate(shown):
@@ -178,8 +178,8 @@ def race(seconds: Mapping[str, Sequence[float]]) -> Figure:
     """Tokens written against time, from the seconds at which each method had written its 1st, 2nd, ... token."""
     figure, axes = blank("The race: tokens written against time")
     for i, (label, times) in enumerate(seconds.items()):
-        axes.step(times, range(1, len(times) + 1), where="post", color=COLOURS[i % 4], linestyle=DASHES[i % 4], label=label)
-        axes.plot(times[-1], len(times), marker=MARKERS[i % 4], color=COLOURS[i % 4])
+        axes.step(times, range(1, len(times) + 1), where="post", color=COLOURS[i % 5], linestyle=DASHES[i % 5], label=label)
+        axes.plot(times[-1], len(times), marker=MARKERS[i % 5], color=COLOURS[i % 5])
     axes.set(xlabel="seconds", ylabel="tokens", xlim=(0, None), ylim=(0, None))
     axes.yaxis.get_major_locator().set_params(integer=True)
     axes.legend(fontsize=SMALL, frameon=False, loc="lower right")
@@ -189,7 +189,7 @@ def race(seconds: Mapping[str, Sequence[float]]) -> Figure:
 def tree(parents: Sequence[int], labels: Sequence[str], path: Sequence[int] = (), root: str = "pending") -> Figure:
     """A draft as a tree, from left to right: node i hangs below block position parents[i] and reads labels[i].
 
-    `path`: the accepted block positions, drawn filled and with thick edges; the rest is white.
+    `path`: the accepted block positions, drawn blue and with thick edges; the rest is white.
     """
     depths, children = [0], [[] for _ in range(len(parents) + 1)]
     for i, parent in enumerate(parents):
@@ -207,7 +207,7 @@ def tree(parents: Sequence[int], labels: Sequence[str], path: Sequence[int] = ()
             height[node], leaves = leaves, leaves + 1
 
     place(0)
-    title = f"A tree of {len(parents)} nodes" + (f"; filled: the {len(path)} accepted" if path else "")
+    title = f"A tree of {len(parents)} nodes" + (f"; thick lines lead to the {len(path)} accepted" if path else "")
     figure, axes = blank(title, width=8.5, height=0.9 + 0.34 * max(3, leaves))
     taken, names = {0, *path}, [printable(text) for text in (root, *labels)]
     columns = [max(len(n) for n, d in zip(names, depths, strict=True) if d == depth) for depth in range(max(depths) + 1)]
@@ -256,7 +256,7 @@ def breakdown(parts: Mapping[str, Mapping[str, float]]) -> Figure:
     left = [0.0] * len(parts)
     for i, name in enumerate(next(iter(parts.values()))):
         widths = [row[name] for row in parts.values()]
-        style = {"color": FILLS[i % 4], "edgecolor": COLOURS[i % 4], "hatch": HATCHES[i % 4]}
+        style = {"color": FILLS[i % 5], "edgecolor": COLOURS[i % 5], "hatch": HATCHES[i % 5]}
         axes.barh(list(parts), widths, left=left, label=name, **style)
         left = [a + b for a, b in zip(left, widths, strict=True)]
     axes.set(xlabel="milliseconds a token")

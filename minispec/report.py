@@ -62,8 +62,16 @@ class Times:
                     ratios.append(other["seconds"] / size(other) / (run["seconds"] / size(run)))
         return ratios
 
+    def faster_on(self, base: Times) -> str:
+        """Of how many requests (in batches: groups) the text came faster than by `base`, each by its median repeat."""
+        both = [group for group in self.groups if group in base.runs]
+        return f"{sum(self.rate([group]) > base.rate([group]) for group in both)} of {len(both)}"
+
+    def repeats(self) -> int:
+        return max(map(len, self.runs.values()))
+
     def spread(self) -> float:
-        """Of the time of a group over the repeats: (longest - shortest) / median, the median over groups; 0 for one run."""
+        """Of the time of a group over the repeats: (longest - shortest) / median, the median over groups."""
         times = [[run["seconds"] / size(run) for run in runs] for runs in self.runs.values()]
         return statistics.median((max(t) - min(t)) / statistics.median(t) for t in times)
 
@@ -77,10 +85,12 @@ class Times:
 
     def conditional(self) -> list[float]:
         """Acceptance by position, of the tokens that were tried there."""
+        return [sum(r["accepted"] > i for r in self.rounds()) / n for i, n in enumerate(self.tried())]
+
+    def tried(self) -> list[int]:
+        """How many tokens were tried at each position: all before them had been accepted."""
         rounds = self.rounds()
-        deepest = max((r["tried"] for r in rounds), default=0)
-        tried = [sum(r["tried"] > i for r in rounds) for i in range(deepest)]
-        return [sum(r["accepted"] > i for r in rounds) / n for i, n in enumerate(tried)]
+        return [sum(r["tried"] > i for r in rounds) for i in range(max((r["tried"] for r in rounds), default=0))]
 
     def unconditional(self) -> list[float]:
         """Acceptance by position, of all rounds in which something was drafted."""
@@ -95,6 +105,11 @@ class Times:
     def emitted(self) -> int:
         """Tokens of the middle runs after the first of each row; in a batch those of all rows."""
         return sum(size(run) - len(run["tokens"]) for run in self.middle())
+
+    def share(self, part: str) -> float:
+        """Of decoding, the share of one phase."""
+        parts = self.parts()
+        return parts[part] / sum(parts.values())
 
     def parts(self) -> dict[str, float]:
         """Seconds by phase, of the middle runs; the rows of a batch share the time of their rounds."""
@@ -147,13 +162,18 @@ class Bounds:
         return sum(r.emitted for r, _ in rounds) * self.cost(1) / spent
 
     def oracle(self, *drafters: str) -> float:
-        """Each round as many tokens as will be accepted, by whichever of the drafters suits it best; over all requests."""
+        """Each round only tokens that will be accepted, by whichever of the drafters suits it best; over all requests."""
         level_s = [self.level_s(name) for name in drafters]
         spent = tokens = 0.0
         for rows in zip(*(self.ahead(name) for name in drafters), strict=True):
             gain = oracle([[r.accepted for r in row] for row in rows], self.cost, level_s)
             tokens, spent = tokens + len(rows[0]), spent + len(rows[0]) / gain
         return tokens / max(spent, 1e-9)
+
+    def pair(self) -> tuple[str, str] | None:
+        """The two drafters between which a choice at each step is asked about, if both were rehearsed."""
+        pair = "ngram", "eagle"
+        return pair if all(self.result["rehearsals"].get(name) for name in pair) else None
 
     def best_fixed(self, drafter: str) -> tuple[int, float]:
         """The fixed length, and its speedup, that would have been best for a drafter of chains."""
@@ -250,25 +270,26 @@ def baseline(method: str) -> str:
 
 def by_method(result: dict[str, Any], batch: int, temperature: float) -> Table:
     yield (
-        *("method", "tokens/s", "speedup", "median of pairs", "quartiles"),
+        *("method", "tokens/s", "speedup", "median of pairs", "quartiles", "faster on"),
         *("decode only", "tokens a round", "spread", "same text"),
     )
     for name in methods_of(result, batch, temperature):
         mine, base = Times(result, name, batch, temperature), Times(result, baseline(name), batch, temperature)
         low, middle, high = quartiles(mine.pairs(base))
         row = [name, f"{mine.rate():.1f}", f"{mine.rate() / base.rate():.2f}"]
-        row += [f"{middle:.2f}", f"{low:.2f} to {high:.2f}"]
+        row += [f"{middle:.2f}", f"{low:.2f} to {high:.2f}", "" if name == baseline(name) else mine.faster_on(base)]
         row += (
             [f"{mine.decode_rate() / base.decode_rate():.2f}", f"{mine.tokens_a_round():.2f}"]
             if mine.has_rounds
             else ["", ""]
         )
-        yield *row, f"{mine.spread():.0%}", mine.same
+        yield *row, f"{mine.spread():.0%}" if mine.repeats() > 1 else "", mine.same
 
 
 def latency(result: dict[str, Any], batch: int, temperature: float) -> Table:
     """Time to first token and per output token, the whole response, its phases, and the memory that a drafter adds."""
-    yield "method", "first token, ms", "a token, ms", "response, s", "draft", "verify", "accept", "other", "MB more"
+    a_token = "a token, ms" if batch == 1 else "a token of any row, ms"
+    yield "method", "first token, ms", a_token, "response, s", "draft", "verify", "accept", "other", "MB more"
     for name in methods_of(result, batch, temperature):
         mine = Times(result, name, batch, temperature)
         runs = [run for runs in mine.runs.values() for run in runs]
@@ -354,7 +375,7 @@ def limits(result: dict[str, Any]) -> Table:
         found, bound = mine.decode_rate() / base.decode_rate(), bounds.bound(name)
         fixed = "" if is_tree(result, name) else "{} ({:.2f})".format(*bounds.best_fixed(name))
         yield name, f"{found:.2f}", f"{bound:.2f}", f"{found / bound:.0%}", fixed, f"{bounds.oracle(name):.2f}"
-    for pair in [("ngram", "eagle")] if {"ngram", "eagle"} <= set(names) else []:
+    if pair := bounds.pair():
         yield f"{' or '.join(pair)}, whichever suits", "", "", "", "", f"{bounds.oracle(*pair):.2f}"
 
 

@@ -129,6 +129,15 @@ def test_a_planted_fault_fails_the_check_that_is_meant_for_it(kind, name, words,
     assert found.name == name and words in found.measured
 
 
+class NeverLosesARow(ms.NGram):
+    keep_rows = None
+
+
+def test_an_error_with_the_real_target_is_a_failed_check_too(target):
+    *_, last = audit.check_drafter(lambda lm: NeverLosesARow(1, 3, 4), target)
+    assert last.name == "identity" and not last.passed and "TypeError" in last.measured
+
+
 def shipped(lm):
     return ms.load_drafter("eagle", lm, tree="chain") if lm.tokenizer else audit.toy_heads(lm)["eagle chain"]
 

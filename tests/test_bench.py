@@ -206,8 +206,9 @@ def test_tables_from_numbers_that_can_be_checked_by_hand():
     cells = rows["draft"]
     assert cells[1] == "1.40", "7 seconds against 5"
     assert cells[2:4] == ["1.40", "0.80 to 8.32"], "pairs: 7/5, 6/31, 61/4; quartiles between them"
-    assert cells[4:7] == ["1.50", "3.00", "540%"], "6 seconds of decoding against 4; (31 - 4) / 5"
-    assert cells[7] == "1 of 1" and rows["transformers"][1] == "0.50"
+    assert cells[4] == "1 of 1" and rows["autoregressive"][4] == "", "5 seconds against 7, in the median"
+    assert cells[5:8] == ["1.50", "3.00", "540%"], "6 seconds of decoding against 4; (31 - 4) / 5"
+    assert cells[8] == "1 of 1" and rows["transformers"][1] == "0.50"
     assert rows_of(table, "first token")["draft"] == ["1000", "666.7", "5.00", "25.0%", "62.5%", "12.5%", "0.0%", "5.0"]
     found = rows_of(table, "nodes a round")["draft"]
     assert found == ["3.0", "2.00", "3.00", "0.67", "1.00, 1.00, 0.00", "1.00, 1.00, 0.00"]
@@ -241,7 +242,7 @@ def test_the_four_acceptances_come_from_the_same_rounds():
     assert times.tokens_a_round() == 2.0
 
 
-def test_every_figure_of_a_result_is_drawn_with_words_from_its_data(result, tmp_path):
+def test_every_figure_of_a_result_is_drawn_with_words_from_its_data(result, tmp_path, monkeypatch):
     file = tmp_path / "r.json"
     bench.write_json(result, file)
     page = figures.write(bench.read_result(file), file).read_text()
@@ -255,9 +256,13 @@ def test_every_figure_of_a_result_is_drawn_with_words_from_its_data(result, tmp_
         "tape_draft",
         "speedup_by_batch",
         "speedup_by_temperature",
+        "accepting",
     }
     assert names >= wanted | {f"acceptance_by_{what}" for what in ("position", "kind", "request", "context")}
     assert all(f"](r/{name}.png)" in page for name in names)
+    drawn = dict(figures.figures(by_hand()))
+    assert not len(drawn["acceptance_by_position"].figure.axes[0].lines[0].get_ydata()), "one try is no rate"
+    monkeypatch.setattr(figures, "FEW", 1)
     drawn = dict(figures.figures(by_hand()))
     assert "draft: 1.00, 1.00, 0.00" in drawn["acceptance_by_position"].alt
     assert "draft 0.62" in drawn["breakdown"].alt and "observed: draft 1.50" in drawn["bounds"].alt
@@ -304,12 +309,24 @@ def test_the_pages_say_what_the_committed_results_say(monkeypatch):
     """`python benchmarks/findings.py` writes what stands between the marks."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "benchmarks"))
     findings = importlib.import_module("findings")
-    made = findings.blocks({name: bench.measured(name) for name in findings.NAMES})
+    made = findings.blocks(findings.committed())
     pictures = re.findall(r"]\((\S+\.png)\)", "".join(made.values()))
     assert len(pictures) == 8 and all((findings.RESULTS / picture).exists() for picture in pictures)
     for page in findings.PAGES:
         text = page.read_text()
         assert "<!-- end -->" in text and findings.filled(text, made) == text, page
+
+
+def test_the_default_run_was_made_twice_with_the_same_texts_and_speedups(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "benchmarks"))
+    findings = importlib.import_module("findings")
+    one, two = (findings.committed()[name] for name in ("bench", "bench-again"))
+    assert one["settings"] == two["settings"] and one["machine"] == two["machine"]
+    for name in report.drafting(one):
+        (a, base), (b, other) = ([report.Times(r, name), report.Times(r, "autoregressive")] for r in (one, two))
+        assert all(a.runs[g][0]["tokens"] == b.runs[g][0]["tokens"] for g in a.groups)
+        for speedup in (findings.median_of_pairs, findings.of_all):
+            assert speedup(b, other) == pytest.approx(speedup(a, base), rel=0.05) and speedup(a, base) != speedup(b, other)
 
 
 def test_the_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):

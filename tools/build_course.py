@@ -219,8 +219,8 @@ def main() -> None:
         sys.exit(f"no notebook is named {' or '.join(args.names) or 'NN_title.py'} in {NOTEBOOKS.name}/")
     if args.check:
         found = [line for source in sources for line in differences(source)]
-        strays = {file.stem for file in NOTEBOOKS.glob("*.ipynb")} - {file.stem for file in NOTEBOOKS.glob("*.py")}
-        strays |= {f.stem for folder in (SOLUTIONS, EXERCISES) for f in folder.glob("*.ipynb")} - {s.stem for s in sources}
+        built = [file for folder in (NOTEBOOKS, SOLUTIONS, EXERCISES) for file in folder.glob("*.ipynb")]
+        strays = {f.stem for f in built if not any((d / f"{f.stem}.py").exists() for d in (NOTEBOOKS, SOLUTIONS))}
         found += [line for source in sources if source.parent == SOLUTIONS for line in exercise_differences(source)]
         found += [f"{name}.ipynb has no source" for name in sorted(strays)]
         if found:
