@@ -24,7 +24,7 @@ def main() -> None:
     prompts = [torch.tensor(request["prompt"]) for request in result["requests"]]
     texts: dict[str, dict[int, torch.Tensor]] = {}
     for run in result["runs"]:
-        if run["batch"] == 1 and run["repeat"] == 0:
+        if run["batch"] == 1 and run["repeat"] == 0 and run["temperature"] == 0:
             texts.setdefault(run["method"], {})[run["rows"][0]] = torch.tensor(run["tokens"][0])
     dtype = result["machine"]["dtype"]
     tie = TIE[getattr(torch, dtype)]

@@ -303,7 +303,7 @@ def main() -> None:
     for page in PAGES:
         part = page.with_name(f".{page.name}.part")
         part.write_text(filled(page.read_text(), made))
-        part.rename(page)
+        part.replace(page)
 
 
 if __name__ == "__main__":

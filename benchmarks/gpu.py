@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import statistics
 import sys
 import tempfile
 import time
@@ -21,14 +20,13 @@ import transformers
 
 import minispec as ms
 from minispec import audit
+from minispec.bench import CONTEXT, cost_curve
 from minispec.cli import METHODS, make_drafter
 from minispec.compile import compiled, compiled_drafter
 from minispec.hub import DEFAULT
-from minispec.trace import Clock
 
 DTYPES = ("float32", "bfloat16", "float16")
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256)
-CONTEXT = 200  # tokens before a pass
 FAR = 1e-2  # float32 logits farther apart than this do not come from rounding
 ROOT = Path(__file__).parent.parent
 
@@ -71,7 +69,6 @@ def parity(args: argparse.Namespace) -> dict[str, Any]:
     return {"logits": rows, "compiled": texts, "failed": failed}
 
 
-@torch.inference_mode()
 def curve(args: argparse.Namespace) -> dict[str, Any]:
     """Milliseconds of a pass over 1 to 256 tokens, eager and compiled: medians, the sizes in turn."""
     rows = []
@@ -80,22 +77,11 @@ def curve(args: argparse.Namespace) -> dict[str, Any]:
         lm = ms.load(args.model, args.device, dtype)
         for kind, build in (("eager", lambda lm: lm), ("compiled", compiled)):
             try:
-                model = build(lm).model
+                fast = build(lm)
             except ValueError as error:  # a CPU may not pack every dtype
                 print(f"| {dtype}, {kind} | {error} |", flush=True)
                 continue
-            cache = model.new_cache(1, CONTEXT + max(SIZES))
-            times: dict[int, list[float]] = {size: [] for size in SIZES}
-            ids = torch.arange(CONTEXT + max(SIZES), device=model.device)[None]
-            model(ids[:, :CONTEXT], cache)
-            for repeat in range(args.repeats + 1):
-                for size in SIZES:
-                    cache.lengths = [CONTEXT]
-                    clock = Clock(model.device)
-                    model(ids[:, :size], cache)
-                    clock.mark()
-                    times[size] += clock.read() if repeat else []  # the first round warms up
-            medians = {size: statistics.median(taken) for size, taken in times.items()}
+            medians = cost_curve(fast, SIZES, args.repeats)
             rows.append({"dtype": dtype, "kind": kind, "seconds": medians})
             print(f"| {dtype}, {kind} | {' | '.join(f'{1e3 * s:.2f}' for s in medians.values())} |", flush=True)
     return {"context": CONTEXT, "repeats": args.repeats, "curves": rows}

@@ -67,7 +67,7 @@ def load(args: argparse.Namespace) -> None:
         result[name] = Path(result[name]).name
     result |= {"method": args.method, "load": args.load, "dtype": args.dtype, "vllm": vllm.__version__}
     part.write_text(json.dumps(result | {"mean_queue_ms": 1e3 * waited / max(1.0, requests)}, indent=1) + "\n")
-    part.rename(args.out)
+    part.replace(args.out)
 
 
 def main() -> None:

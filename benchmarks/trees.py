@@ -30,7 +30,7 @@ def store(folders: list[str], curve: list[float]) -> None:
         config["minispec"]["cost"] = [round(seconds, 5) for seconds in curve]
         part = file.with_suffix(".part")
         part.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-        part.rename(file)
+        part.replace(file)
 
 
 def measure(lm: ms.LanguageModel, drafter: ms.Eagle, texts: list[Any], curve: list[float]) -> tuple[float, float, float]:

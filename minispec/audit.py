@@ -280,9 +280,11 @@ def run(lm: LanguageModel, methods: tuple[str, ...], full: bool) -> Iterator[Che
     yield from wrong_rules(20_000 if full else 4_000)
     yield from sampling_tests(100_000 if full else 5_000)
     yield from lossy()
-    yield from identity(lm, chosen, 48 if full else 4, 128 if full else 32, (1, 4, 16) if full else (1, 4), lm)
+    precise = lm.model.dtype in (torch.float32, torch.float64)
+    judge = lm if precise else load(lm.name, str(lm.model.device), torch.float32)
+    yield from identity(lm, chosen, 48 if full else 4, 128 if full else 32, (1, 4, 16) if full else (1, 4), judge)
     if full and lm.model.dtype == torch.float32:
-        judge, lm = lm, load(lm.name, str(lm.model.device), torch.bfloat16)
+        lm = load(lm.name, str(lm.model.device), torch.bfloat16)
         yield from identity(lm, chosen, 48, 64, (1,), judge)
         yield from peers(lm, chosen, 48, 64, judge)
 

@@ -178,7 +178,7 @@ def rehearse(
 
 def bench(
     lm: LanguageModel,
-    drafters: dict[str, Drafter | None],
+    drafters: dict[str, Drafter],
     requests: list[dict[str, Any]],
     *,
     max_new_tokens: int,
@@ -209,6 +209,8 @@ def bench(
             raise ValueError(f"request {request['id']} with its {most} new tokens exceeds the model's positions")
     if max(batches) > 1 and len(set(limits)) > 1:
         raise ValueError("requests that are measured in batches must have the same limit; give a lower --max-new-tokens")
+    if any(getattr(drafter, "num_tokens", 0) >= SIZES[-1] for drafter in drafters.values()):
+        raise ValueError(f"a pass is timed over {SIZES[-1]} tokens at most, so --num-tokens must be {SIZES[-1] - 1} or less")
     check_memory(lm, max(batches), max(map(len, prompts)), max(limits))
 
     ours: dict[str, Method] = {name: our_method(lm, drafter) for name, drafter in drafters.items()}
@@ -229,21 +231,21 @@ def bench(
         "schema": SCHEMA,
         "machine": machine(lm),
         "settings": {**options, "repeats": repeats, "seed": seed, "methods": [*ours, *theirs]},
-        "drafters": {name: settings(drafter) for name, drafter in drafters.items() if drafter},
+        "drafters": {name: settings(drafter) for name, drafter in drafters.items()},
         "requests": [
             {"id": r["id"], "kind": r["kind"], "prompt": p.tolist()} for r, p in zip(requests, prompts, strict=True)
         ],
         "runs": [],
         "passes": {"cells": meter.cells, "seconds": []},
-        "rehearsals": {name: {} for name, drafter in drafters.items() if drafter},
-        "ahead": {name: {} for name, drafter in drafters.items() if drafter},
+        "rehearsals": {name: {} for name in drafters},
+        "ahead": {name: {} for name in drafters},
     }
     if begun:
         result = going_on(begun, result)
     plan = list(schedule(len(requests), batches, temperatures, repeats, seed, list(ours), list(theirs)))
     for method in (*ours.values(), *theirs.values(), lambda *_: meter.sweep()):
         method(prompts[:1], 8, 0.0, 0)  # the first passes of a process are slow
-    result["examples"] = {name: example(lm, drafter, prompts[0]) for name, drafter in drafters.items() if drafter}
+    result["examples"] = {name: example(lm, drafter, prompts[0]) for name, drafter in drafters.items()}
     save(result)  # what cannot be written is better known now
     saved, start = time.monotonic(), len(result["passes"]["seconds"])
     try:
@@ -258,7 +260,7 @@ def bench(
             if step.batch == 1 and step.temperature == 0:
                 row = step.rows[0]
                 known = (lm, prompts[row], plain[0], most)
-                rehearsed = {name: rehearsal(drafter, *known, step.repeat) for name, drafter in drafters.items() if drafter}
+                rehearsed = {name: rehearsal(drafter, *known, step.repeat) for name, drafter in drafters.items()}
             sweep = [rounded(seconds) for seconds in meter.sweep()]
             # A group is kept whole or not at all.
             for name, run in group.items():
@@ -431,4 +433,4 @@ def write_json(result: dict[str, Any], file: Path) -> None:
     """Write beside, then rename."""
     part = file.with_name(f".{file.name}.part")
     part.write_text(json.dumps(result) + "\n")
-    part.rename(file)
+    part.replace(file)

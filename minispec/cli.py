@@ -169,42 +169,36 @@ def build_parser() -> argparse.ArgumentParser:
     add_model_options(data)
     data.set_defaults(run=run_train_data)
 
-    draft = stages.add_parser("draft", help="distil a draft model from the target; run again, it goes on")
-    draft.add_argument("--text", default="training/text.npz", metavar="FILE", help="default: training/text.npz")
-    draft.add_argument("--out", required=True, metavar="DIR", help="the folder to write; what was there is replaced")
-    draft.add_argument("--layers", type=int, nargs="+", metavar="I", help="take these of the target's layers")
-    draft.add_argument("--width", type=int, default=192, metavar="N", help="without --layers: width (default: 192)")
-    draft.add_argument("--depth", type=int, default=4, metavar="N", help="without --layers: layers (default: 4)")
-    draft.add_argument("--vocabulary", type=int, default=8192, metavar="N", help="ids that it may draft (default: 8192)")
-    draft.add_argument("--steps", type=int, default=2000, metavar="N")
-    draft.add_argument("--batch", type=int, default=8, metavar="N", help="texts a step and process (default: 8)")
-    draft.add_argument("--lr", type=float, default=5e-4, metavar="X")
-    draft.add_argument("--seed", type=int, default=0, metavar="S")
-    draft.add_argument("--model", default="smollm2-135m", metavar="ID", help="smollm2-135m, a hub id or a folder")
-    draft.add_argument("--device", default="auto", metavar="D", help="auto, cpu, cuda, cuda:N or mps")
-    draft.set_defaults(run=run_train_draft)
-
-    for name, what in (("medusa", "Medusa heads"), ("eagle", "an EAGLE head")):
-        ahead = stages.add_parser(name, help=f"train {what} on the target's hidden states")
-        ahead.add_argument("--text", default="training/text.npz", metavar="FILE", help="default: training/text.npz")
-        ahead.add_argument("--out", required=True, metavar="DIR", help="the folder to write; what was there is replaced")
-        ahead.add_argument("--states", metavar="DIR", help="where the target's hidden states are cached (5 kB a token)")
-        if name == "medusa":
-            ahead.add_argument("--heads", type=int, default=4, metavar="N", help="tokens ahead (default: 4)")
-            ahead.add_argument("--depth", type=int, default=1, metavar="N", help="residual blocks a head (default: 1)")
+    for name, what, rate in (
+        ("draft", "distil a draft model from the target; run again, it goes on", 5e-4),
+        ("medusa", "train Medusa heads on the target's hidden states", 1e-3),
+        ("eagle", "train an EAGLE head on the target's hidden states", 1e-3),
+    ):
+        stage = stages.add_parser(name, help=what)
+        stage.add_argument("--text", default="training/text.npz", metavar="FILE", help="default: training/text.npz")
+        stage.add_argument("--out", required=True, metavar="DIR", help="the folder to write; what was there is replaced")
+        if name == "draft":
+            stage.add_argument("--layers", type=int, nargs="+", metavar="I", help="take these of the target's layers")
+            stage.add_argument("--width", type=int, default=192, metavar="N", help="without --layers: width (default: 192)")
+            stage.add_argument("--depth", type=int, default=4, metavar="N", help="without --layers: layers (default: 4)")
         else:
-            ahead.add_argument("--layers", type=int, nargs="+", metavar="I", help="hidden states to fuse (EAGLE-3's three)")
-            ahead.add_argument("--unroll", type=int, default=3, metavar="N", help="tokens drafted in training (default: 3)")
-            ahead.add_argument("--eagle", type=int, default=3, choices=[1, 3], help="1: from the last hidden state alone")
-            ahead.add_argument("--train-head", action="store_true", help="train the output matrix too")
-        ahead.add_argument("--vocabulary", type=int, default=8192, metavar="N", help="ids that it may draft (default: 8192)")
-        ahead.add_argument("--steps", type=int, default=2000, metavar="N")
-        ahead.add_argument("--batch", type=int, default=8, metavar="N", help="texts a step and process (default: 8)")
-        ahead.add_argument("--lr", type=float, default=1e-3, metavar="X")
-        ahead.add_argument("--seed", type=int, default=0, metavar="S")
-        ahead.add_argument("--model", default="smollm2-135m", metavar="ID", help="smollm2-135m, a hub id or a folder")
-        ahead.add_argument("--device", default="auto", metavar="D", help="auto, cpu, cuda, cuda:N or mps")
-        ahead.set_defaults(run=run_train_ahead)
+            stage.add_argument("--states", metavar="DIR", help="where the target's hidden states are cached (5 kB a token)")
+        if name == "medusa":
+            stage.add_argument("--heads", type=int, default=4, metavar="N", help="tokens ahead (default: 4)")
+            stage.add_argument("--depth", type=int, default=1, metavar="N", help="residual blocks a head (default: 1)")
+        elif name == "eagle":
+            stage.add_argument("--layers", type=int, nargs="+", metavar="I", help="hidden states to fuse (EAGLE-3's three)")
+            stage.add_argument("--unroll", type=int, default=3, metavar="N", help="tokens drafted in training (default: 3)")
+            stage.add_argument("--eagle", type=int, default=3, choices=[1, 3], help="1: from the last hidden state alone")
+            stage.add_argument("--train-head", action="store_true", help="train the output matrix too")
+        stage.add_argument("--vocabulary", type=int, default=8192, metavar="N", help="ids that it may draft (default: 8192)")
+        stage.add_argument("--steps", type=int, default=2000, metavar="N")
+        stage.add_argument("--batch", type=int, default=8, metavar="N", help="texts a step and process (default: 8)")
+        stage.add_argument("--lr", type=float, default=rate, metavar="X")
+        stage.add_argument("--seed", type=int, default=0, metavar="S")
+        stage.add_argument("--model", default="smollm2-135m", metavar="ID", help="smollm2-135m, a hub id or a folder")
+        stage.add_argument("--device", default="auto", metavar="D", help="auto, cpu, cuda, cuda:N or mps")
+        stage.set_defaults(run=run_train_draft if name == "draft" else run_train_ahead)
     return parser
 
 
@@ -224,6 +218,11 @@ def check_methods(methods: list[str]) -> None:
 def check_method(method: str) -> None:
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}; use one of {', '.join(METHODS)}")
+
+
+def check_folder(file: Path) -> None:
+    if not file.parent.is_dir():
+        raise ValueError(f"the folder {file.parent} does not exist; make it first")
 
 
 def check_budget(max_new_tokens: int) -> None:
@@ -361,7 +360,7 @@ def show_stream(lm: LanguageModel, prompt: Any, drafter: Drafter | None, show: b
 def run_demo(args: argparse.Namespace) -> None:
     check_budget(args.max_new_tokens)
     from minispec import hub
-    from minispec.audit import first_gap
+    from minispec.audit import TIE, first_gap
     from minispec.decode import generate
 
     lm = hub.load(args.model, args.device, args.dtype)
@@ -378,9 +377,8 @@ def run_demo(args: argparse.Namespace) -> None:
         texts.append(generation.tokens)
         gap = first_gap(lm, lm.encode(args.prompt), texts[0], texts[-1])
         if gap is not None:
-            print(
-                f"(This text parts from the first one where its two best logits are {gap:.3f} apart: a tie, up to rounding."
-            )
+            verdict = "a tie, up to rounding" if gap < TIE[lm.model.dtype] else "NO tie, so one of them is wrong"
+            print(f"(This text parts from the first one where its two best logits are {gap:.3f} apart: {verdict}.")
             print(" With --dtype float32 the texts are the same; `minispec audit` shows that they must be.)")
         print()
     print(f"{'method':<16}{'tokens':>8}{'rounds':>8}{'tokens a round':>16}{'first token':>13}{'tokens a second':>17}")
@@ -440,9 +438,7 @@ def run_train_data(args: argparse.Namespace) -> None:
     from minispec import hub
     from minispec.train.data import write_corpus
 
-    file = Path(args.out)
-    if not file.parent.is_dir():
-        raise ValueError(f"the folder {file.parent} does not exist; make it first")
+    check_folder(file := Path(args.out))
     lm = hub.load(args.model, args.device, args.dtype)
     corpus = write_corpus(lm, file, args.tokens, args.batch, args.max_new_tokens, args.seed)
     print(f"{file}: {len(corpus.texts)} texts, {corpus.tokens} answer tokens, {file.stat().st_size / 1e6:.1f} MB")
@@ -457,9 +453,7 @@ def open_training(args: argparse.Namespace) -> tuple[LanguageModel, Corpus, Path
     from minispec import hub
     from minispec.train.data import Corpus
 
-    out = Path(args.out)
-    if not out.parent.is_dir():
-        raise ValueError(f"the folder {out.parent} does not exist; make it first")
+    check_folder(out := Path(args.out))
     corpus, device = Corpus.load(Path(args.text)), args.device
     if "LOCAL_RANK" in os.environ:  # one of several processes, each with its own device
         from accelerate import PartialState
@@ -515,10 +509,12 @@ def run_bench(args: argparse.Namespace) -> None:
     check_budget(args.max_new_tokens)
     sizes = numbers(args.batch, int, "--batch must be sizes such as 1,4,16")
     temperatures = numbers(args.temperature, float, "--temperature must be numbers such as 0,0.7")
-    if not all(sizes) or args.repeats < 1:
+    if min(sizes) < 1 or args.repeats < 1:
         raise ValueError("--batch must be sizes such as 1,4,16, and --repeats 1 or more")
     if args.limit < 1:
         raise ValueError(f"--limit must be 1 or more, but is {args.limit}")
+    if args.peers and (1 not in sizes or 0 not in temperatures):
+        raise ValueError("--peers measures single greedy requests; let --batch name 1, and --temperature 0")
     from pathlib import Path
 
     from minispec import hub
@@ -529,10 +525,9 @@ def run_bench(args: argparse.Namespace) -> None:
 
     for temperature in temperatures:
         Sampling(temperature)
-    served = read_served(Path(args.served)) if args.served else None
+    served = read_served(Path(args.served), args.model) if args.served else None
     file, begun = Path(args.out), None
-    if not file.parent.is_dir():
-        raise ValueError(f"the folder {file.parent} does not exist; make it first")
+    check_folder(file)
     if file.is_dir():
         raise ValueError(f"{file} is a folder; name a file in it")
     if file.suffix != ".json":
@@ -587,7 +582,7 @@ def run_report(args: argparse.Namespace) -> None:
     file = Path(args.file)
     result = read_result(file)
     if args.served:
-        result["served"] = read_served(Path(args.served))
+        result["served"] = read_served(Path(args.served), result["machine"]["model"])
     show_result(result, file.with_suffix("") if file.suffix == ".gz" else file)
 
 

@@ -70,6 +70,7 @@ def figures(result: dict[str, Any]) -> Iterator[tuple[str, Drawn]]:
         figure = plots.lines(series, title, "position in the draft", "share accepted", level=1)
         yield "acceptance_by_position", Drawn(figure, f"{title}. {said}")
 
+    if names and methods_of(result, 1):  # a batch mixes kinds
         kinds = kinds_of(result)
         rows = {name: [times[name].tokens_a_round(of_kind(result, times[name], kind)) for kind in kinds] for name in names}
         said = "; ".join(f"{name}: {listed(dict(zip(kinds, row, strict=True)))}" for name, row in rows.items())
@@ -87,6 +88,7 @@ def figures(result: dict[str, Any]) -> Iterator[tuple[str, Drawn]]:
         axes.minorticks_off()
         yield "acceptance_by_request", Drawn(figure, f"{title}. {spans}")
 
+    if names:
         series = {name: by_context(result, times[name]) for name in names}
         said = "; ".join(f"{name}: {listed({f'up to {top}': v for top, v in row.items()})}" for name, row in series.items())
         title = "Tokens a round against the length of the context"
@@ -134,7 +136,7 @@ def figures(result: dict[str, Any]) -> Iterator[tuple[str, Drawn]]:
     figure.axes[0].set_title(f"The race on request {id}: tokens written against time", fontsize=11, loc="left")
     yield "race", Drawn(figure, f"The race on request {id}: seconds at the last token: {ends}")
 
-    if "ngram" in names:
+    if "ngram" in names and methods_of(result, 1):
         groups: dict[str, list[tuple[float, float]]] = {}
         for group in times["ngram"].groups:
             request = result["requests"][group[0]]
@@ -163,7 +165,7 @@ def figures(result: dict[str, Any]) -> Iterator[tuple[str, Drawn]]:
             said = "; ".join(f"{name}: {listed(row)}" for name, row in series.items())
             yield f"speedup_by_{condition}", Drawn(figure, f"{title}. {said}")
 
-    if len(values := result["settings"]["temperatures"]) > 1:
+    if len(values := [t for t in result["settings"]["temperatures"] if methods_of(result, temperature=t)]) > 1:
         rows = {
             f"temperature {value:g}": [100 * Times(result, name, temperature=value).share("accept_s") for name in names]
             for value in values
@@ -216,9 +218,9 @@ def write(result: dict[str, Any], file: Path) -> Path:
         folder.mkdir(exist_ok=True)
         part = folder / f".{name}.part"
         part.write_bytes(notebook.png(drawn.figure))
-        part.rename(folder / f"{name}.png")
+        part.replace(folder / f"{name}.png")
         blocks.append(f"![{drawn.alt}]({folder.name}/{name}.png)")
     part = page.with_name(f".{page.name}.part")
     part.write_text("\n\n".join(blocks) + "\n")
-    part.rename(page)
+    part.replace(page)
     return page

@@ -10,6 +10,7 @@ nodes that is accepted; and by position, either of those tried there (all before
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -47,7 +48,7 @@ class Times:
             mean = statistics.mean(n for _, n in pairs)
             spent += mean * statistics.median(s / max(1, n) for s, n in pairs)
             tokens += mean
-        return tokens / spent
+        return tokens / spent if spent else math.nan  # texts of one token have nothing to decode
 
     def decode_rate(self, groups: Groups = None) -> float:
         return self.rate(groups, decoding=True)
@@ -149,7 +150,7 @@ class Bounds:
         return [(same[0], statistics.median(r.draft_s for r in same)) for same in rounds]
 
     def ahead(self, drafter: str) -> list[list[Rehearsed]]:
-        return [[Rehearsed(*r) for r in row] for row in self.result["ahead"][drafter].values()]
+        return [[Rehearsed(*r) for r in row] for row in self.result["ahead"][drafter].values() if row]
 
     def level_s(self, drafter: str) -> float:
         """Seconds to draft one token of a way down."""
@@ -202,9 +203,8 @@ class Bounds:
 
 
 def or_least(result: dict[str, Any], batch: int | None, temperature: float | None) -> tuple[int, float]:
-    """The condition that is meant: what is not given is the smallest batch, and the lowest temperature."""
-    options = result["settings"]
-    least = min(options["batches"]), min(options["temperatures"])
+    """The condition that is meant: what is not given is the smallest batch that was run, and its lowest temperature."""
+    least = min((run["batch"], run["temperature"]) for run in result["runs"])
     return least[0] if batch is None else batch, least[1] if temperature is None else temperature
 
 
@@ -247,7 +247,7 @@ def report(result: dict[str, Any], per_request: bool = False) -> str:
     curve = ", ".join(f"{n}: {1e3 * s:.1f}" for n, s in Bounds(result).curve.items())
     blocks += [f"One pass of the target, milliseconds by tokens, after {result['passes']['cells'][0][1]}: {curve}."]
     blocks += [markdown(cost_model(result))]
-    if per_request and 1 in options["batches"]:
+    if per_request and methods_of(result, 1):
         blocks += ["By request: milliseconds to the first token, milliseconds a token, seconds in all, tokens a round."]
         blocks += [markdown(by_request(result))]
     return "\n\n".join(blocks)
@@ -384,7 +384,7 @@ def is_tree(result: dict[str, Any], name: str) -> bool:
 
 
 def cost_model(result: dict[str, Any]) -> Table:
-    """Seconds of verifying by the model fitted to passes of one row, against those measured in the runs."""
+    """Seconds of verifying by the model fitted to eager passes of one row, against those measured in the runs."""
     bounds = Bounds(result)
     m = bounds.model
     model = f"{1e3 * m.fixed:.1f} + {1e3 * m.per_token:.2f} a token + {1e3 * m.per_cached:.4f} a cached token"
@@ -392,7 +392,7 @@ def cost_model(result: dict[str, Any]) -> Table:
     for batch in result["settings"]["batches"]:
         for name in methods_of(result, batch):
             mine = Times(result, name, batch)
-            if mine.has_rounds:
+            if mine.has_rounds and not name.endswith(" compiled"):
                 predicted, measured = bounds.predicted(mine)
                 label = name if batch == 1 else f"{name}, batch {batch}"
                 yield label, f"{predicted:.1f}", f"{measured:.1f}", f"{predicted / max(measured, 1e-9):.2f}"

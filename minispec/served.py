@@ -17,8 +17,8 @@ KEPT = ("method", "load", "dtype", "vllm", "completed", "output_throughput")
 KEPT += ("mean_queue_ms", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms")
 
 
-def read_served(folder: Path) -> list[dict[str, Any]]:
-    """The runs in a folder, by method and load. Raises ValueError if there is none, or a file is not one."""
+def read_served(folder: Path, model: str) -> list[dict[str, Any]]:
+    """The runs in a folder, by method and load. Raises ValueError if there is none, or one is not of `model`."""
     files = sorted(folder.glob("*.json"))
     if not files:
         raise ValueError(f"{folder} holds no result of benchmarks/serve.sh")
@@ -26,10 +26,12 @@ def read_served(folder: Path) -> list[dict[str, Any]]:
     for file in files:
         try:
             stored = json.loads(file.read_text())
-            run = {name: stored[name] for name in KEPT}
+            run, served = {name: stored[name] for name in KEPT}, stored["model_id"]
             run["order"] = stored["load"][0], float(stored["load"][1:])
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             raise ValueError(f"{file} is no result of benchmarks/serve.sh ({first_line(error)})") from error
+        if served != Path(model).name:
+            raise ValueError(f"{file} was measured of {served}, not of {model}")
         runs.append(run | {"acceptance_length": stored.get("spec_decode_acceptance_length")})
     return sorted(runs, key=lambda run: (run["order"], run["method"] != "plain", run["method"]))
 

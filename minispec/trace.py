@@ -115,14 +115,14 @@ class Clock:
     """Seconds between marks; on CUDA from events, so that marking does not wait for the device."""
 
     def __init__(self, device: torch.device):
-        self.cuda, self.mps = device.type == "cuda", device.type == "mps"
+        self.device, self.cuda, self.mps = device, device.type == "cuda", device.type == "mps"
         self.marks: list = []
         self.mark()
 
     def mark(self) -> None:
         if self.cuda:
             event = torch.cuda.Event(enable_timing=True)
-            event.record()
+            event.record(torch.cuda.current_stream(self.device))
             self.marks.append(event)
         else:
             if self.mps:

@@ -36,11 +36,16 @@ class TokenTree:
         self.parents = torch.as_tensor(self.parents, dtype=torch.int64)
 
     @classmethod
+    def of(cls, tokens: Sequence[Sequence[int]], parents: Sequence[Sequence[int]], q: Tensor | None = None) -> TokenTree:
+        """A tree a row, from token ids and parents; rows may differ in length, or be empty."""
+        width = max(map(len, tokens))
+        padded = [torch.tensor([[*row, *[-1] * (width - len(row))] for row in part]) for part in (tokens, parents)]
+        return cls(*(part.view(len(tokens), width) for part in padded), q)
+
+    @classmethod
     def chain(cls, rows: Sequence[Sequence[int]], q: Tensor | None = None) -> TokenTree:
-        """A chain a row, from token ids; rows may differ in length, or be empty."""
-        width = max(map(len, rows))
-        tokens = torch.tensor([[*row, *[-1] * (width - len(row))] for row in rows], dtype=torch.int64).view(len(rows), width)
-        return cls(tokens, torch.where(tokens >= 0, torch.arange(width), -1), q)
+        """A chain a row, from token ids."""
+        return cls.of(rows, [range(len(row)) for row in rows], q)
 
     @cached_property
     def counts(self) -> list[int]:
@@ -112,11 +117,8 @@ class Shape:
     def filled(self, tokens: Sequence[Sequence[int]], budget: Sequence[int]) -> TokenTree:
         """A tree a row from tokens[row][node], each cut to its budget: no node that is deeper, and no more nodes."""
         kept = [[i for i, d in enumerate(self.depths) if d <= most][: max(0, most)] for most in budget]
-        width = max(map(len, kept))
         rows = [[row[i] for i in nodes] for row, nodes in zip(tokens, kept, strict=True)]
-        parents = [[self.parents[i] for i in nodes] for nodes in kept]
-        padded = [torch.tensor([[*row, *[-1] * (width - len(row))] for row in part]) for part in (rows, parents)]
-        return TokenTree(*(part.view(len(rows), width) for part in padded))
+        return TokenTree.of(rows, [[self.parents[i] for i in nodes] for nodes in kept])
 
 
 def grow(rates: Sequence[Sequence[float]], cost: Callable[[int], float], draft_s: float = 0.0, most: int = 64) -> Shape:

@@ -276,6 +276,44 @@ def test_batches_without_single_requests_have_tables_and_figures_too(tmp_path):
     assert "Batch 2, temperature 0:" in page and "By request" not in page and "](r/cost_curve.png)" in page
 
 
+def test_what_was_measured_before_a_stop_is_reported(tmp_path):
+    """Here before the first single request, and before the first text at temperature 0.7."""
+    result = bench.bench(ms.toy(), drafters(), REQUESTS, max_new_tokens=8, batches=(2, 1), temperatures=(0.0, 0.7))
+    for left in ({"batch": 2, "temperature": 0.0}, {"batch": 1, "temperature": 0.0}):
+        runs = [run for run in result["runs"] if left.items() <= run.items()]
+        drawn = figures.write(result | {"runs": runs}, tmp_path / "r.json").read_text()
+        assert f"Batch {left['batch']}, temperature 0:" in drawn and "temperature 0.7:" not in drawn
+
+
+def test_a_batch_of_several_kinds_is_of_no_kind():
+    result = bench.bench(ms.toy(), drafters(), REQUESTS, max_new_tokens=8, batches=(2,))
+    names = dict(figures.figures(result))
+    assert "acceptance_by_position" in names and not names.keys() & {
+        "acceptance_by_kind",
+        "acceptance_by_request",
+        "overlap",
+    }
+
+
+def test_texts_of_one_token_have_no_rate_of_decoding():
+    result = by_hand()
+    result["requests"] += [{"id": "b", "kind": "code", "prompt": [4]}]
+    short = [known(name, 1.0, 1, None, i, (1,)) for name in ("autoregressive", "draft") for i in range(3)]
+    result["runs"] += [run | {"rounds": [[]]} for run in short]
+    result["rehearsals"]["draft"]["1"], result["ahead"]["draft"]["1"] = [[]] * 3, []
+    assert rows_of(report.report(result), "speedup (tokens a round)")["autoregressive"][1:] == ["nan ms a token"]
+    assert dict(figures.figures(result))["bounds"].alt == dict(figures.figures(by_hand()))["bounds"].alt
+
+
+def test_the_cost_model_is_that_of_eager_passes():
+    result = by_hand()
+    result["settings"]["methods"] += ["autoregressive compiled", "draft compiled"]
+    result["runs"] += [run | {"method": f"{run['method']} compiled"} for run in result["runs"] if run["rounds"]]
+    text = report.report(result)
+    assert {"autoregressive compiled", "draft compiled"} <= rows_of(text, "same text").keys()
+    assert "draft" in (names := rows_of(text, "predicted, s")) and not any("compiled" in name for name in names)
+
+
 def test_overlap_by_hand():
     assert report.overlap([1, 2, 3, 4], [2, 3, 4, 9], n=3) == 1 / 4, "2 3 4 stands in the prompt"
     assert report.overlap([], [5, 6, 7, 5, 6, 7], n=3) == 1 / 6, "the text repeats itself"
@@ -345,7 +383,7 @@ def test_the_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
 
 
 SERVED = {"method": "eagle", "load": "c4", "dtype": "float32", "vllm": "0.32.0", "completed": 4, "output_throughput": 51.5}
-SERVED |= {"mean_queue_ms": 2.5, "median_ttft_ms": 88.0, "p99_ttft_ms": 120.0, "median_tpot_ms": 31.25}
+SERVED |= {"model_id": "toy", "mean_queue_ms": 2.5, "median_ttft_ms": 88.0, "p99_ttft_ms": 120.0, "median_tpot_ms": 31.25}
 
 
 def test_a_servers_runs_stand_in_the_same_table(result, tmp_path):
@@ -356,7 +394,7 @@ def test_a_servers_runs_stand_in_the_same_table(result, tmp_path):
         ("r0.5", "eagle", {}),
     ):
         (tmp_path / f"{method}-{load}.json").write_text(json.dumps(SERVED | {"load": load, "method": method} | more))
-    served = read_served(tmp_path)
+    served = read_served(tmp_path, "toy")
     assert [(run["load"], run["method"]) for run in served] == [
         ("c4", "plain"),
         ("c4", "eagle"),
@@ -373,12 +411,14 @@ def test_a_servers_runs_stand_in_the_same_table(result, tmp_path):
     )
     each = statistics.median(1e3 * (run["seconds"] - run["ttft_s"]) / 19 for run in runs)
     assert float(ours[0][7]) == pytest.approx(each, abs=0.1)
+    with pytest.raises(ValueError, match="was measured of toy, not of another/model"):
+        read_served(tmp_path, "another/model")
     for name, content, message in (
         ("bad.json", json.dumps({"method": "eagle"}), "bad.json is no result"),
         ("bad.json", "{", "bad.json is no result"),
     ):
         (tmp_path / name).write_text(content)
         with pytest.raises(ValueError, match=message):
-            read_served(tmp_path)
+            read_served(tmp_path, "toy")
     with pytest.raises(ValueError, match="holds no result"):
-        read_served(tmp_path / "nowhere")
+        read_served(tmp_path / "nowhere", "toy")

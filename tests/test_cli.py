@@ -190,6 +190,12 @@ MISTAKES = [
     (["bench", "--out", "result.json", "--methods", "magic"], "unknown method 'magic'"),
     (["bench", "--out", "result.json", "--methods", "ngram,", "draft"], "separated by spaces, not commas"),
     (["bench", "--out", "result.json", "--batch", "1,0"], "--batch must be sizes such as 1,4,16"),
+    (["bench", "--out", "result.json", "--batch", "-4"], "--batch must be sizes such as 1,4,16"),
+    (
+        ["bench", "--out", "result.json", "--batch", "4", "--peers", "transformers"],
+        "--peers measures single greedy requests",
+    ),
+    (["bench", "--out", "result.json", "--methods", "ngram", "--num-tokens", "65"], "--num-tokens must be 64 or less"),
     (["bench", "--out", "."], ". is a folder; name a file in it"),
     (["bench", "--out", "result"], "result must end in .json"),
     (["bench", "--out", "result.json", "--temperature", "0,warm"], "--temperature must be numbers such as 0,0.7"),

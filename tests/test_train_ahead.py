@@ -102,7 +102,7 @@ def test_every_place_is_counted_in_every_step_that_has_an_answer(lm):
     one = example(lm, [1, 2], list(range(3, 30)), kept)
     loss = spy([one])
     # Every logit of the spy is 0, so its loss is the same at every place: that of a uniform guess.
-    torch.testing.assert_close(float(loss), torch.tensor(VOCAB).log().item(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(loss.item(), torch.tensor(VOCAB).log().item(), rtol=1e-5, atol=0)
     assert [spy.asked[step] for step in range(3)] == [list(range(27)), list(range(26)), list(range(25))]
 
 
@@ -110,7 +110,7 @@ def test_every_place_is_counted_in_every_step_that_has_an_answer(lm):
 def test_the_loss_does_not_depend_on_padding_or_on_what_pads(lm, kind):
     kept = kept_layers(lm)
     make = {
-        "medusa": lambda: MedusaTrainer(new_heads(lm, 2, torch.arange(30)), lm, kept),
+        "medusa": lambda: MedusaTrainer(new_heads(lm, 2, torch.arange(30)), lm),
         "eagle": lambda: EagleTrainer(new_net(lm, kept[:-1], torch.arange(30)), lm, 2, kept),
     }
     trainer = make[kind]()
@@ -121,7 +121,7 @@ def test_the_loss_does_not_depend_on_padding_or_on_what_pads(lm, kind):
     torch.testing.assert_close(hits[0], hits[1])
     # One step: the loss of a batch is the mean over the places of both texts, however much one of them is padded.
     one = {
-        "medusa": lambda: MedusaTrainer(new_heads(lm, 1, torch.arange(VOCAB)), lm, kept),
+        "medusa": lambda: MedusaTrainer(new_heads(lm, 1, torch.arange(VOCAB)), lm),
         "eagle": lambda: EagleTrainer(new_net(lm, kept[:-1], torch.arange(VOCAB)), lm, 1, kept),
     }[kind]()
     with torch.inference_mode():
@@ -309,6 +309,8 @@ def test_what_cannot_be_trained_is_named(lm, corpus, tmp_path):
         ({"unroll": 0}, "--unroll"),
         ({"drafted": 99}, "--vocabulary"),
         ({"layers": [1, 99]}, "--layers"),
+        ({"eagle": 1, "train_head": True}, "EAGLE-1 .* leave --layers and --train-head out"),
+        ({"eagle": 1, "layers": [1, 2, 3]}, "EAGLE-1 .* leave --layers and --train-head out"),
     ):
         with pytest.raises(ValueError, match=message):
             train_eagle(lm, corpus, tmp_path / "states", tmp_path / "out", EAGLE | change)
@@ -332,7 +334,7 @@ def test_a_minute_on_the_shipped_text_is_visibly_better_than_the_start(target, k
     learn, held = Examples(texts, states, range(44)), Examples(texts, states, range(44, 56))
     ids = frequent_ids(texts[:44], 1024, target.model.config.vocab_size)
     if kind == "medusa":
-        trainer = MedusaTrainer(new_heads(target, 2, ids), target, kept)
+        trainer = MedusaTrainer(new_heads(target, 2, ids), target)
     else:
         net = new_net(target, kept[:-1], ids).requires_grad_(True)
         net.embed_tokens.requires_grad_(False)

@@ -215,7 +215,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def plain_config(config: Any, dtype: torch.dtype, **changes: Any) -> dict[str, Any]:
+def plain_config(config: Any, dtype: torch.dtype) -> dict[str, Any]:
     """A transformers configuration for older readers too, which know dtype and rope by other names."""
     plain = {name: value for name, value in json.loads(config.to_json_string()).items() if value is not None}
     for name in ("minispec", "_model_name_or_path", "_name_or_path"):
@@ -225,7 +225,7 @@ def plain_config(config: Any, dtype: torch.dtype, **changes: Any) -> dict[str, A
     scaling = {name: value for name, value in rope.items() if name != "rope_theta"}
     plain["rope_scaling"] = None if rope["rope_type"] == "default" else scaling
     plain["dtype"] = plain["torch_dtype"] = str(dtype).removeprefix("torch.")
-    return plain | changes
+    return plain
 
 
 def sizes(names: Sequence[str], pattern: str) -> list[int]:

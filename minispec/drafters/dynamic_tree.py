@@ -133,10 +133,6 @@ class DynamicGrower(Grower):
         kept = torch.zeros_like(self.scores, dtype=torch.bool)
         kept.scatter_(1, order.indices[:, : chance.shape[1]], torch.arange(chance.shape[1], device=kept.device) < count)
         place = torch.cat((torch.zeros_like(count), kept.cumsum(1)), 1)  # block position of a candidate that stays
-        rows = [
-            (tokens[keep].tolist(), at[parents[keep]].tolist())
-            for tokens, parents, keep, at in zip(self.tokens, self.parents, kept, place, strict=True)
-        ]
-        width = max(len(tokens) for tokens, _ in rows)
-        padded = [torch.tensor([[*row[i], *[-1] * (width - len(row[i]))] for row in rows]) for i in (0, 1)]
-        return TokenTree(*(part.view(len(rows), width) for part in padded))
+        rows = zip(self.tokens, self.parents, kept, place, strict=True)
+        pairs = [(tokens[keep].tolist(), at[parents[keep]].tolist()) for tokens, parents, keep, at in rows]
+        return TokenTree.of(*zip(*pairs, strict=True))

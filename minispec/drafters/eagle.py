@@ -38,7 +38,7 @@ class EagleBlock(Block):
 
 
 class EagleNet(Transformer):
-    """EAGLE-3, or EAGLE-1 where `config.eagle` is 1. Its tokens are read with the target's `embedding` [vocab, width].
+    """EAGLE-3, or EAGLE-1 where `eagle` is 1. `config`: that of one Llama layer, with a vocabulary as large as the target's.
 
     `layers_read`: the target's hidden states that it fuses. `vocabulary` [ids]: what it can draft, in ascending order.
     EAGLE-1 has no norms of its own beside the one before its MLP, reads the last hidden state, and drafts with the target's

@@ -80,12 +80,10 @@ class Medusa:
     def start(
         self, target: LanguageModel, cache_rows: int, prompts: list[Tensor], hidden: Tensor | None, dice: Dice
     ) -> None:
-        self.passes = 0
-
-    @property
-    def extra_bytes(self) -> int:
+        theirs = {weight.data_ptr() for weight in target.model.parameters()}
         shared = [] if self.net.shared is None else [self.net.shared]
-        return sum(weight.nbytes for weight in (*self.net.parameters(), *shared))
+        mine = (weight for weight in (*self.net.parameters(), *shared) if weight.data_ptr() not in theirs)
+        self.passes, self.extra_bytes = 0, sum(weight.nbytes for weight in mine)
 
     def propose(self, budget: list[int]) -> TokenTree:
         if not self.shape.ranks or not any(budget):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -83,8 +83,7 @@ class Lesson:
 
     number: int
     slug: str
-    title: str
-    tasks: Sequence[Task] = field(default_factory=tuple)
+    tasks: Sequence[Task]
 
 
 def same(got: Any, want: Any, kinds: bool = True) -> bool:

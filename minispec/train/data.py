@@ -73,7 +73,7 @@ class Corpus:
             temperatures=np.array([text.temperature for text in self.texts], np.float32),
             target=np.array(self.target),
         )
-        part.rename(file)
+        part.replace(file)
 
     @classmethod
     def load(cls, file: Path) -> Corpus:

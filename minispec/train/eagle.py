@@ -137,6 +137,11 @@ def train_eagle(lm: LanguageModel, corpus: Corpus, folder: Path, out: Path, reci
     last = lm.model.config.num_hidden_layers
     if recipe["unroll"] < 1:
         raise ValueError(f"--unroll must be 1 or more, but is {recipe['unroll']}")
+    if recipe["eagle"] == 1 and (recipe["layers"] or recipe["train_head"]):
+        raise ValueError(
+            "EAGLE-1 reads the last hidden state and drafts with the target's output matrix; leave --layers and "
+            "--train-head out, or take --eagle 3"
+        )
     kept = kept_layers(lm, recipe["layers"] or ((last,) if recipe["eagle"] == 1 else ()))
     layers = [last] if recipe["eagle"] == 1 else recipe["layers"] or list(kept[:-1])
     texts = [text for i, text in enumerate(corpus.texts) if i % HELD_OUT]

@@ -125,7 +125,7 @@ def fit(
                     },
                     part,
                 )
-                part.rename(state)
+                part.replace(state)
                 at = time.monotonic()
     return losses
 
@@ -171,7 +171,8 @@ def train_folder(
     recipe["loss"] = {"first": sum(losses[:few]) / few, "last": sum(losses[-few:]) / few}
     log = work / "evaluations.jsonl"
     if log.exists():
-        recipe["evaluations"] = [json.loads(line) for line in log.read_text().splitlines()]
+        lines = map(json.loads, log.read_text().splitlines())
+        recipe["evaluations"] = list({line["step"]: line for line in lines}.values())  # a resumed run repeats some steps
     (work / "done" / "recipe.json").write_text(json.dumps(recipe | measured, indent=2) + "\n")
     if out.exists():
         shutil.rmtree(out)
@@ -188,7 +189,7 @@ def begin_or_resume(work: Path, recipe: dict[str, Any]) -> None:
     work.mkdir(parents=True, exist_ok=True)
     part = note.with_suffix(".part")
     part.write_text(json.dumps(recipe))
-    part.rename(note)
+    part.replace(note)
 
 
 def rate(step: int, steps: int) -> float:

@@ -8,7 +8,7 @@ own guess of token j + 1. Cai et al. 2024, section 2.2.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ def new_heads(lm: LanguageModel, heads: int, vocabulary: Tensor, depth: int = 1)
 class MedusaTrainer(Ahead):
     """Medusa heads and their loss, a mean over the heads."""
 
-    def __init__(self, net: MedusaHeads, lm: LanguageModel, kept: Sequence[int]):
+    def __init__(self, net: MedusaHeads, lm: LanguageModel):
         super().__init__(lm, net.vocabulary, len(net.blocks))
         self.net = net
 
@@ -41,8 +41,7 @@ class MedusaTrainer(Ahead):
         return (block(hidden[:, :, -1]) for block in self.net.blocks)
 
     def logits(self, step: int, state: Tensor) -> Tensor:
-        shared = self.net.shared
-        return self.net.lm_heads[step](state) if shared is None else F.linear(state, shared)
+        return F.linear(state, self.teacher)  # all heads share it
 
 
 def train_medusa(lm: LanguageModel, corpus: Corpus, folder: Path, out: Path, recipe: dict[str, Any]) -> dict[str, Any]:
@@ -64,4 +63,4 @@ def train_medusa(lm: LanguageModel, corpus: Corpus, folder: Path, out: Path, rec
     def save(done: Path, measured: dict[str, Any]) -> None:
         save_medusa(done, net, lm, {"rates": measured["ranks"], "cost": measured_cost(lm)})
 
-    return train_ahead(lm, MedusaTrainer(net, lm, kept), {"target": lm.name} | recipe, corpus, kept, folder, out, save)
+    return train_ahead(lm, MedusaTrainer(net, lm), {"target": lm.name} | recipe, corpus, kept, folder, out, save)

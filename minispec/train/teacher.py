@@ -58,13 +58,13 @@ class Labels:
 
 
 @torch.inference_mode()
-def compute(lm: LanguageModel, texts: list[Text], batch: int = 16) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def compute(lm: LanguageModel, texts: list[Text]) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Ids and probabilities of each text, computed in batches of similar length."""
     ids: dict[int, np.ndarray] = {}
     p: dict[int, np.ndarray] = {}
     order = sorted(range(len(texts)), key=lambda i: len(texts[i].prompt) + len(texts[i].answer))
-    for start in range(0, len(order), batch):
-        numbers = order[start : start + batch]
+    for start in range(0, len(order), 16):
+        numbers = order[start : start + 16]
         tokens = padded([texts[i] for i in numbers]).to(lm.model.device)
         states = lm.model.states(tokens, lm.model.new_cache(*tokens.shape))[-1]  # [batch, time, width]
         for state, i in zip(states, numbers, strict=True):

@@ -9,7 +9,6 @@ from minispec.grading.task import Lesson, Task
 LESSON = Lesson(
     1,
     "ex01_autoregressive_decoding",
-    "Autoregressive decoding",
     (
         Task(
             "1.1", "How many texts fit", "rows_that_fit", 10, 1, 10,

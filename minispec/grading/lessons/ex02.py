@@ -8,7 +8,6 @@ from minispec.grading.task import Lesson, Task
 LESSON = Lesson(
     2,
     "ex02_greedy_verification",
-    "Greedy verification",
     (
         Task(
             "2.1", "How many guesses stay, for a whole batch", "accepted_count", 15, 1, 10,

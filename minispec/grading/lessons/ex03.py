@@ -9,7 +9,6 @@ from minispec.grading.task import Lesson, Task
 LESSON = Lesson(
     3,
     "ex03_rejection_sampling",
-    "Rejection sampling",
     (
         Task(
             "3.1", "What is left over, row by row", "residual", 15, 2, 10,

@@ -8,7 +8,6 @@ from minispec.grading.task import Lesson, Task
 LESSON = Lesson(
     4,
     "ex04_ngram_lookup",
-    "N-gram lookup",
     (
         Task(
             "4.1", "Where does it go on?", "find_match", 15, 2, 10,

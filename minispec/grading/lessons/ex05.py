@@ -8,7 +8,6 @@ from minispec.grading.task import Lesson, Task
 LESSON = Lesson(
     5,
     "ex05_medusa",
-    "Medusa",
     (
         Task(
             "5.1", "What each head learns", "head_targets", 15, 2, 10,

@@ -8,7 +8,6 @@ from minispec.grading.task import Lesson, Task
 LESSON = Lesson(
     6,
     "ex06_eagle",
-    "EAGLE",
     (
         Task(
             "6.1", "Input, teacher, mask", "training_rows", 15, 3, 15,

@@ -8,7 +8,6 @@ from minispec.grading.task import Lesson, Task
 LESSON = Lesson(
     7,
     "ex07_ragged_batches",
-    "Ragged batches",
     (
         Task(
             "7.1", "One block for all rows", "ragged_block", 15, 1, 10,

@@ -8,7 +8,6 @@ from minispec.grading.task import Lesson, Task
 LESSON = Lesson(
     8,
     "ex08_measuring",
-    "Measuring",
     (
         Task(
             "8.1", "Acceptance, place by place", "acceptance_by_position", 15, 2, 15,
