@@ -40,7 +40,8 @@ class TokenTree:
         """A tree a row, from token ids and parents; rows may differ in length, or be empty."""
         width = max(map(len, tokens))
         padded = [torch.tensor([[*row, *[-1] * (width - len(row))] for row in part]) for part in (tokens, parents)]
-        return cls(*(part.view(len(tokens), width) for part in padded), q)
+        ids, above = (part.view(len(tokens), width) for part in padded)
+        return cls(ids, above, q)
 
     @classmethod
     def chain(cls, rows: Sequence[Sequence[int]], q: Tensor | None = None) -> TokenTree:

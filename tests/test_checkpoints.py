@@ -158,6 +158,9 @@ def test_medusa_written_and_read_again_gives_the_same_logits(lm, tmp_path, kind,
         assert config["version"] == ("2" if kind.startswith("v2") else "1")
         stored = torch.load(tmp_path / "out" / "medusa_lm_head.pt", weights_only=True)
         assert ("0.2.weight" in stored) == (not kind.startswith("v2"))
+        opened = load_drafter("medusa", lm, tmp_path / "out")
+        trace = ms.generate(lm, torch.tensor([3, 1, 4]), opened, max_new_tokens=4).trace
+        assert trace.extra_bytes == sum(w.nbytes for w in opened.net.parameters()), "the target's own matrix is not extra"
 
 
 def without(tensors, *names):

@@ -302,6 +302,8 @@ def test_a_stopped_training_goes_on_to_the_same_weights(lm, corpus, tmp_path, mo
     train_medusa(lm, corpus, tmp_path / "states", tmp_path / "out", MEDUSA)
     whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "out"))
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    notes = [json.loads((tmp_path / name / "recipe.json").read_text())["evaluations"] for name in ("whole", "out")]
+    assert [line["step"] for line in notes[0]] == [line["step"] for line in notes[1]]
 
 
 def test_what_cannot_be_trained_is_named(lm, corpus, tmp_path):

@@ -135,4 +135,4 @@ class DynamicGrower(Grower):
         place = torch.cat((torch.zeros_like(count), kept.cumsum(1)), 1)  # block position of a candidate that stays
         rows = zip(self.tokens, self.parents, kept, place, strict=True)
         pairs = [(tokens[keep].tolist(), at[parents[keep]].tolist()) for tokens, parents, keep, at in rows]
-        return TokenTree.of(*zip(*pairs, strict=True))
+        return TokenTree.of([ids for ids, _ in pairs], [above for _, above in pairs])
