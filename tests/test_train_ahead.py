@@ -299,6 +299,8 @@ def test_a_stopped_training_goes_on_to_the_same_weights(lm, corpus, tmp_path, mo
     with pytest.raises(KeyboardInterrupt):
         train_medusa(lm, corpus, tmp_path / "states", tmp_path / "out", MEDUSA)
     assert not (tmp_path / "out").exists()
+    log = next(tmp_path.glob(".out*/evaluations.jsonl"))
+    log.write_text(2 * log.read_text())  # as if the state were older than the log
     train_medusa(lm, corpus, tmp_path / "states", tmp_path / "out", MEDUSA)
     whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "out"))
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
