@@ -377,9 +377,12 @@ def run_demo(args: argparse.Namespace) -> None:
         texts.append(generation.tokens)
         gap = first_gap(lm, lm.encode(args.prompt), texts[0], texts[-1])
         if gap is not None:
-            verdict = "a tie, up to rounding" if gap < TIE[lm.model.dtype] else "NO tie, so one of them is wrong"
-            print(f"(This text parts from the first one where its two best logits are {gap:.3f} apart: {verdict}.")
-            print(" With --dtype float32 the texts are the same; `minispec audit` shows that they must be.)")
+            parting = f"(This text parts from the first one where its two best logits are {gap:.3f} apart: "
+            if gap < TIE[lm.model.dtype]:
+                print(f"{parting}a tie, up to rounding.")
+                print(" With --dtype float32 the texts are the same; `minispec audit` shows that they must be.)")
+            else:
+                print(f"{parting}NO tie, so one of the two is wrong.)")
         print()
     print(f"{'method':<16}{'tokens':>8}{'rounds':>8}{'tokens a round':>16}{'first token':>13}{'tokens a second':>17}")
     rates = {}

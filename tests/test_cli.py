@@ -72,6 +72,12 @@ def test_demo_ends_with_a_table(capsys, target):
         assert re.search(rf"^{method}: .*times as fast.* passes over one token, and drafting them", out, re.MULTILINE)
 
 
+def test_the_demo_calls_no_tie_what_is_none(capsys, target, monkeypatch):
+    for gap, verdict in ((16.0, "16.000 apart: NO tie"), (1e-6, "0.000 apart: a tie")):
+        monkeypatch.setattr("minispec.audit.first_gap", lambda *_, gap=gap: gap)
+        assert verdict in run(capsys, "demo", "--max-new-tokens", "4", "--dtype", "float32")[1]
+
+
 def test_the_demo_says_why_a_method_loses():
     from minispec.cli import explain
     from minispec.trace import Round, Trace
