@@ -212,19 +212,8 @@ def of_the_prompt(prompt: Sequence[int], tokens: Sequence[int], n: int = 3) -> f
 
 def repeated(one: dict[str, Any], two: dict[str, Any]) -> Iterator[Sequence[Any]]:
     """Two runs of the same command: speedups of a typical request and of all, how far apart, and what else came again."""
-    yield (
-        "method",
-        "median of pairs",
-        "again",
-        "apart",
-        "speedup",
-        "again",
-        "apart",
-        "faster on",
-        "again",
-        "of bound",
-        "again",
-    )
+    speedups = "median of pairs", "again", "apart", "speedup", "again", "apart"
+    yield "method", *speedups, "faster on", "again", "of bound", "again"
     for name in drafting(one):
         cells: list[str] = []
         for speedup in (median_of_pairs, of_all):

@@ -203,6 +203,12 @@ def identity(
         yield Check(f"identity: {method}, {dtype_name(lm)}, batch {size}", measured, worst < TIE[lm.model.dtype])
 
 
+def precise(lm: LanguageModel) -> LanguageModel:
+    """The same target in float32, in which gaps are measured; `lm` itself if it is as precise."""
+    enough = lm.model.dtype in (torch.float32, torch.float64)
+    return lm if enough else load(lm.name, str(lm.model.device), torch.float32)
+
+
 def peers(
     lm: LanguageModel, drafters: dict[str, Callable[[], Drafter]], limit: int, tokens: int, judge: LanguageModel
 ) -> Iterator[Check]:
@@ -280,8 +286,7 @@ def run(lm: LanguageModel, methods: tuple[str, ...], full: bool) -> Iterator[Che
     yield from wrong_rules(20_000 if full else 4_000)
     yield from sampling_tests(100_000 if full else 5_000)
     yield from lossy()
-    precise = lm.model.dtype in (torch.float32, torch.float64)
-    judge = lm if precise else load(lm.name, str(lm.model.device), torch.float32)
+    judge = precise(lm)
     yield from identity(lm, chosen, 48 if full else 4, 128 if full else 32, (1, 4, 16) if full else (1, 4), judge)
     if full and lm.model.dtype == torch.float32:
         lm = load(lm.name, str(lm.model.device), torch.bfloat16)
@@ -320,7 +325,7 @@ def check_drafter(make: Make, lm: LanguageModel) -> Iterator[Check]:
         yield attempt(f"drawn from the q it reports, {settings}", lambda s=sampling: draws_from_q(built, toy(), s))
         yield attempt(f"the target's law on a toy, {settings}", lambda s=sampling: keeps_the_law(built, toy(3), s))
     try:
-        yield from identity(lm, {"the drafter": lambda: built(lm)}, 4, 24, (1, 4), lm)
+        yield from identity(lm, {"the drafter": lambda: built(lm)}, 4, 24, (1, 4), precise(lm))
     except Exception as error:
         yield raised("identity", error)
 

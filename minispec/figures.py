@@ -121,7 +121,7 @@ def figures(result: dict[str, Any]) -> Iterator[tuple[str, Drawn]]:
             "oracle": [bounds.oracle(name) for name in known],
         }
         if pair := bounds.pair():
-            known = [*known, f"{' or '.join(pair)}"]
+            known = [*known, " or ".join(pair)]
             rows = {label: [*row, bounds.oracle(*pair) if label == "oracle" else 0] for label, row in rows.items()}
         there = {label: {n: v for n, v in zip(known, row, strict=True) if v} for label, row in rows.items()}
         said = "; ".join(f"{label}: {listed(values)}" for label, values in there.items())

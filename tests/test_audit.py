@@ -129,6 +129,19 @@ def test_a_planted_fault_fails_the_check_that_is_meant_for_it(kind, name, words,
     assert found.name == name and words in found.measured
 
 
+@pytest.mark.parametrize(
+    "judged", [lambda lm: audit.run(lm, ("ngram",), False), lambda lm: audit.check_drafter(ms.NGram, lm)]
+)
+def test_gaps_are_measured_in_float32_whatever_is_audited(judged, monkeypatch):
+    found = []
+    for slow in ("enumeration", "wrong_rules", "sampling_tests", "lossy"):
+        monkeypatch.setattr(audit, slow, lambda *_: [])
+    monkeypatch.setattr(audit, "attempt", lambda name, test: audit.Check(name, "", True))
+    monkeypatch.setattr(audit, "identity", lambda *given: found.append(given[-1].model.dtype) or [])
+    list(judged(ms.load(dtype="bfloat16")))
+    assert found == [torch.float32]
+
+
 class NeverLosesARow(ms.NGram):
     keep_rows = None
 
